@@ -1,4 +1,4 @@
-"""Errors, named by the boundary that was crossed. The command line prints their message as one line and exits 2."""
+"""Errors, named by the boundary that was crossed. The command line prints their message in one line and exits with 2."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BudgetError(ParaS2SError):
 
 
 class EndpointError(BudgetError):
-    """An endpoint failed so many calls in a row that no more are made; as at a budget's end, a later run continues."""
+    """An endpoint failed too many calls in a row, and no more are made; as at a budget's end, a later run continues."""
 
 
 class StorageError(ParaS2SError):

@@ -66,7 +66,7 @@ class Demonstration:
 class Candidate:
     """A line of the ledger: a clip that was to be made, and why it was rejected (None: accepted).
 
-    `rejected_by` names the filter. `transcript` and the measures are None where not measured: no clip, or no such filter.
+    `rejected_by` names the filter. `transcript` and the measures are None if not measured: no clip, or no such filter.
     """
 
     id: str
@@ -119,7 +119,7 @@ class Script:
 
 @dataclass(frozen=True)
 class Block:
-    """Token slots of G answers that share a step clock. Made by the sampler, read by the learner, changed by nobody.
+    """Token slots of G answers that share a step clock. Made by the sampler, read by the learner, never changed.
 
     tokens [G, T, S] int64, as the model's own ids; sampled [G, T, S] bool, false for forced and padded tokens;
     behaviour_logp [G, T, S] float, 0 where not sampled. Steps after an answer's end hold padding and are not sampled.
@@ -134,7 +134,7 @@ class Block:
 
     @property
     def streams(self) -> np.ndarray:
-        """Returns TEXT or AUDIO for every token [G, T, S]."""
+        """TEXT or AUDIO for every token [G, T, S]."""
         if self.labels is not None:
             return self.labels
         by_slot = np.array([TEXT if slot == "text" else AUDIO for slot in self.slots])
@@ -169,7 +169,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Measured:
-    """A blueprint field that was measured. `confidence` is None where the extractor gives none."""
+    """A blueprint field that was measured. `confidence` is None if the extractor gives none."""
 
     value: Any
     unit: str | None = None

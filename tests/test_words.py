@@ -28,6 +28,13 @@ TABLE = yaml.safe_load((TESTS / "words.yaml").read_text())
 SUFFIXES = {".py", ".yaml", ".yml", ".md", ".j2", ".toml"}
 # A docstring that begins so is a fragment, no sentence that says what the thing is or does.
 FRAGMENT = re.compile(r"(What|Who|Whom|Whose|Of|As|Where|How)\b")
+# A help text or a description of a setting that begins so lacks its noun.
+NOUNLESS = re.compile(r"(What|Who|Whose|Of|As|Where|How|That|Which|At|By|For)\b", re.IGNORECASE)
+# The docstring of a function begins with an imperative: no verb in -s, no article, no pronoun.
+NO_IMPERATIVE = re.compile(
+    r"(?!(Pass|Process|Compress|Address|Express|Press|Assess|Discuss|Focus)\b)"
+    r"([A-Z][a-z-]*s|The|A|An|Each|Every|All|Whether|One|Those|These|It|Both|Why|When|If|In|With|From|Nothing)\b"
+)
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,51 @@ def fragments(path: str, text: str) -> list[Hit]:
     return found
 
 
+class PlainRules(Rules):
+    """The patterns of plain English."""
+
+    def __init__(self) -> None:
+        self.parts, self.allowed, self.names, self.cased = {}, set(), {}, set()
+        self.texts = [(re.compile(pattern, re.ASCII), new) for pattern, new in TABLE["plain"].items()]
+        self.any = re.compile("|".join(TABLE["plain"]), re.ASCII | re.IGNORECASE)
+
+    def in_text(self, text: str, line: int) -> Found:
+        lower = text.lower()
+        return () if any(fixed in lower for fixed in TABLE["plain_fixed"]) else super().in_text(text, line)
+
+
+PLAIN = PlainRules()
+
+
+def plain_english(path: str, text: str) -> list[Hit]:
+    """Returns what is no plain English in Python code: words, names of variables, moods of docstrings, help texts."""
+    hits = [Hit(path, *hit) for hit in in_python(text, PLAIN)]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            words = ast.get_docstring(node) or ""
+            named = any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
+            if not named and (match := NO_IMPERATIVE.match(words)):
+                hits.append(Hit(path, node.lineno, f'"{match[0]} ..."', "an imperative"))
+        elif isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
+            name = node.arg if isinstance(node, ast.arg) else node.id
+            if name in TABLE["plain_names"]:
+                hits.append(Hit(path, node.lineno, name, TABLE["plain_names"][name]))
+        elif isinstance(node, ast.keyword) and node.arg in ("help", "description"):
+            words = node.value.value if isinstance(node.value, ast.Constant) else ""
+            if match := NOUNLESS.match(str(words)):
+                hits.append(Hit(path, node.value.lineno, f'{node.arg}="{match[0]} ..."', "a phrase with its noun"))
+    return hits
+
+
+def is_plain(path: str) -> bool:
+    return path.startswith(tuple(TABLE["plain_paths"])) and not any(fnmatch(path, row) for row in TABLE["plain_pending"])
+
+
+def package() -> list[str]:
+    """Returns the package's Python files."""
+    return [path for path in paths() if path.startswith("paras2s/") and path.endswith(".py")]
+
+
 def read(path: str) -> str:
     return (REPOSITORY / path).read_text(encoding="utf-8")
 
@@ -155,8 +207,7 @@ def all_old_words() -> list[Hit]:
 
 
 def all_fragments() -> list[Hit]:
-    package = [path for path in paths() if path.startswith("paras2s/") and path.endswith(".py")]
-    return [hit for path in package for hit in fragments(path, read(path))]
+    return [hit for path in package() for hit in fragments(path, read(path))]
 
 
 def by_count(hits: list[Hit], key: Callable[[Hit], str]) -> str:
@@ -178,6 +229,34 @@ def test_no_docstring_is_a_fragment() -> None:
     hits = all_fragments()
     shown = "\n".join(map(str, hits[:20]))
     assert not hits, f"{len(hits)} docstrings begin with What, Who, Of, As, Where or How\n{by_count(hits, folder)}\n{shown}"
+
+
+def test_clean_folders_stay_in_plain_english() -> None:
+    hits = [hit for path in package() if is_plain(path) for hit in plain_english(path, read(path))]
+    shown = "\n".join(map(str, hits[:20]))
+    assert not hits, f"{len(hits)} places; python tests/test_words.py --plain paras2s shows counts\n{shown}"
+
+
+def test_what_is_not_plain_english_is_found() -> None:
+    code = '''
+def a(one: int) -> None:
+    """Returns the file, or None where it is not there."""
+    found = [f(one) for one in rows]  # mended anew
+def b() -> None:
+    """Return a word as it stands, "" stands for none."""
+class C:
+    """A table of rows."""
+    @property
+    def rows(self) -> int:
+        """The rows."""
+option = Option(help="Of a role-play.", description="turns")
+note = 'Between <answer> and </answer> stands "Speech A is better"'
+'''
+    found = [(hit.line, hit.old) for hit in plain_english("a.py", code)]
+    assert sorted(found) == [
+        (2, '"Returns ..."'), (2, "one"), (3, "none where"), (3, "not there"), (4, "anew"), (4, "found"), (4, "mended"),
+        (4, "one"), (12, 'help="Of ..."'),
+    ]  # fmt: skip
 
 
 def test_old_words_are_found_and_plain_english_is_not() -> None:
@@ -209,8 +288,14 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", help="only below these paths")
     parser.add_argument("--list", action="store_true", help="print every place")
     parser.add_argument("--watched", action="store_true", help="the words that may be plain English instead")
+    parser.add_argument("--plain", action="store_true", help="what is no plain English in the package")
     options = parser.parse_args()
     chosen = [path for path in paths() if not options.paths or path.startswith(tuple(options.paths))]
+    if options.plain:
+        hits = [hit for path in package() if path in chosen for hit in plain_english(path, read(path))]
+        print("\n".join(map(str, hits)) if options.list else by_count(hits, folder))
+        print(by_count(hits, lambda hit: f"{hit.old} -> {hit.new}"))
+        return 1 if hits else 0
     hits = [hit for path in chosen for hit in old_words(path, read(path), options.watched)]
     riddles = [hit for hit in all_fragments() if hit.path in chosen]
     if options.list:

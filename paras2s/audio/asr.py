@@ -3,9 +3,9 @@
 Two sizes come with the project: tiny, which filters and judges, and base, the independent judge's, which nothing learns from.
 
 Whisper pads every clip to 30 s, and most clips here last three. Its encoder takes shorter windows as well.
-What a short window lacks is the long silence behind the words, in which Whisper has learned to stop: it may say a sentence
-twice, or go on. So the decoder is given the states of silence, which are computed once; a transcript is cut where the sound
-ends; and one that fails a check is made again in the full window. An unsure one is not: what is mumbled stays mumbled.
+A short window lacks the long silence after the words, in which Whisper has learned to stop: it may repeat a sentence,
+or go on. So the decoder is given the states of silence, which are computed once; a transcript is cut where the sound
+ends; a transcript that fails a check is made again in the full window. An unsure transcript is kept: mumbling stays mumbling.
 Clips that share a batch have windows of one length, and none changes another's words.
 """
 
@@ -28,18 +28,18 @@ from paras2s.utils.process_pool import native_threads
 RATE_HZ = 16_000
 EMBEDDED, SECOND = "tiny", "base"
 FULL_WINDOW_S = 30.0
-# Silence behind a clip, and the steps in which windows grow, so that clips of like length can share a batch.
+# Silence after a clip, and the steps in which windows grow, so that clips of like length can share a batch.
 SILENCE_S, WINDOW_STEP_S = 1.0, 1.0
 # The decoder reads states of silence from there up to here: they cost it little, and the encoder nothing.
 MEMORY_S, POSITIONS_PER_S = 10.0, 50
 BATCH = 16
-# The limit of tokens: a loop must not run on. Nobody speaks as many, punctuation and timestamps included.
+# The limit of tokens: a loop must not run on. Speech never has as many, punctuation and timestamps included.
 TOKENS_PER_S, MORE_TOKENS = 6, 8
-# Sound is what is within this of the loudest 20 ms.
+# Sound is within this distance of the loudest 20 ms.
 SOUND_RANGE_DB = 35.0
 # A segment that ends this close to the end of the sound is the last, and words must reach this close to it.
 END_S, MISSING_S = 0.5, 1.2
-# Nobody speaks faster.
+# Speech is never faster.
 MAX_WORDS_PER_S = 5.5
 
 
@@ -65,7 +65,7 @@ class Word:
 class Transcript:
     """The words of a clip; "" where nothing was recognised, which is a result, not a failure.
 
-    `words` are there where they were timed. `confidence` is the mean probability of a token (geometric), None where the
+    `words` are filled if they were timed. `confidence` is the mean probability of a token (geometric), None if the
     recogniser gives none. `full_window`: a short window would not do.
     """
 
@@ -102,11 +102,11 @@ def transcribe(clips: Sequence[Clip], model: str = EMBEDDED, timed: bool = False
     """
     recogniser = _recogniser(native_threads(), model)
     sounds = [_levelled(clip.at(RATE_HZ).samples) for clip in clips]
-    found: dict[int, Transcript] = {}
+    trusted: dict[int, Transcript] = {}
     for places, size_s in batches([len(sound) / RATE_HZ for sound in sounds]):
-        short = recogniser.short([sounds[place] for place in places], size_s, timed)
-        found |= {place: one for place, one in zip(places, short, strict=True) if one is not None}
-    return [found.get(place) or recogniser.full(sound, timed) for place, sound in enumerate(sounds)]
+        short = recogniser.short([sounds[index] for index in places], size_s, timed)
+        trusted |= {index: transcript for index, transcript in zip(places, short, strict=True) if transcript is not None}
+    return [trusted.get(index) or recogniser.full(sound, timed) for index, sound in enumerate(sounds)]
 
 
 def batches(durations_s: Sequence[float]) -> Iterator[tuple[list[int], float]]:
@@ -115,10 +115,10 @@ def batches(durations_s: Sequence[float]) -> Iterator[tuple[list[int], float]]:
     The window depends on the clip alone, so that its neighbours cannot change its words.
     """
     of_window: dict[float, list[int]] = {}
-    for place, duration_s in enumerate(durations_s):
+    for index, duration_s in enumerate(durations_s):
         size_s = math.ceil((duration_s + SILENCE_S) / WINDOW_STEP_S) * WINDOW_STEP_S
         if size_s < FULL_WINDOW_S:
-            of_window.setdefault(size_s, []).append(place)
+            of_window.setdefault(size_s, []).append(index)
     for size_s, places in of_window.items():
         for start in range(0, len(places), BATCH):
             yield places[start : start + BATCH], size_s
@@ -161,13 +161,13 @@ def cut_at_end(segments: Sequence[Segment], sound_end_s: float) -> list[Segment]
 
 
 def cut_loop(text: str, duration_s: float) -> str:
-    """Return the text without the repetitions of a sentence that nobody could have said in the time."""
+    """Return the text without repetitions of a sentence that could not be said in the time."""
     words = text.split()
     if len(words) <= MAX_WORDS_PER_S * duration_s:
         return text
     plain = [normalise_words(word) for word in words]
     for period in range(3, len(words) // 2 + 1):
-        if all(plain[place] == plain[place - period] for place in range(period, len(plain))):
+        if all(plain[index] == plain[index - period] for index in range(period, len(plain))):
             return " ".join(words[:period])
     return text
 
@@ -226,7 +226,7 @@ def _recogniser(threads: int, model: str) -> _Recogniser:
     except (ValueError, RuntimeError, OSError) as error:
         raise AssetError(
             f"Whisper model {model!r} cannot be loaded ({one_line(error)[:200]}); give 'tiny', 'base', a folder of a "
-            "CTranslate2 model, or the name of one that is on this machine"
+            "CTranslate2 model, or the name of a local one"
         ) from error
 
 
@@ -267,25 +267,25 @@ class _Recogniser:
             max_length=2 * (len(prompt) + most),
             return_scores=True,
         )
-        found: list[Transcript | None] = []
+        transcripts: list[Transcript | None] = []
         for row, (sound, result) in enumerate(zip(sounds, results, strict=True)):
             ids, ends_s = result.sequences_ids[0], end_of_sound_s(sound)
             kept = cut_at_end(split_segments(ids, tokens.timestamp_begin), ends_s)
             spoken_texts = [tokens.decode(list(segment.tokens)).strip() for segment in kept]
             texts = [cut_loop(text, ends_s) for text in spoken_texts]
             last_s = kept[-1].end_s if kept else None
-            # A loop runs to the limit too, but what it repeats is there.
+            # A loop runs to the limit too, but its text is kept.
             cut_off = last_s is None and len(ids) >= most and texts == spoken_texts
             reason = doubt(texts, last_s, ends_s, cut_off)
             if reason:
-                found.append(None)
+                transcripts.append(None)
                 continue
             text = " ".join(text for text in texts if text)
             # Of the text and not of the segments, which may hold a loop.
             spoken = tokens.encode(f" {text}")
             words = self._timed(states[row : row + 1], spoken, len(sound) / RATE_HZ) if timed else ()
-            found.append(Transcript(text, words, math.exp(result.scores[0])))
-        return found
+            transcripts.append(Transcript(text, words, math.exp(result.scores[0])))
+        return transcripts
 
     def _encode(self, features: np.ndarray) -> np.ndarray:
         """Encode features [n, 80, frames] to states [n, positions, d]."""
@@ -315,7 +315,7 @@ class _Recogniser:
 
     def full(self, samples: np.ndarray, timed: bool) -> Transcript:
         """Transcribe 16 kHz samples in windows of 30 s."""
-        found, _ = self._whisper.transcribe(
+        segments, _ = self._whisper.transcribe(
             samples,
             language="en",
             beam_size=1,
@@ -327,11 +327,11 @@ class _Recogniser:
             log_prob_threshold=None,
             compression_ratio_threshold=None,
         )
-        segments = list(found)
+        segments = list(segments)
         count = sum(len(segment.tokens) for segment in segments)
         log_prob = sum(segment.avg_logprob * len(segment.tokens) for segment in segments) / max(1, count)
         duration_s = len(samples) / RATE_HZ
-        # Whisper may let a word end in the silence behind the clip.
+        # Whisper may let a word end in the silence after the clip.
         words = tuple(
             Word(word.word.strip(), min(word.start, duration_s), min(word.end, duration_s), word.probability)
             for segment in segments

@@ -34,7 +34,7 @@ LACKING = re.compile(r"(?:FORM|riff|Riff size|Data Size)\s*: (\d+) \(should be (
 class Clip:
     """Mono audio. `samples` is float32 [n], finite; `sample_rate_hz` its rate.
 
-    `channels` [n, channels] are those of a file of several, of which `samples` is made: loudness is the sum over them.
+    `channels` [n, channels] are those of a file with several; `samples` is made of them: loudness is the sum over them.
     """
 
     samples: np.ndarray
@@ -58,7 +58,7 @@ class Clip:
 
     @property
     def channels_digest(self) -> str:
-        """SHA-256 of the channels; "" where there is but one."""
+        """SHA-256 of the channels; "" for a single channel."""
         return "" if self.channels is None else hashlib.sha256(self.channels.tobytes()).hexdigest()
 
     def at(self, sample_rate_hz: int) -> Clip:
@@ -96,7 +96,7 @@ def make_clip(samples: np.ndarray, sample_rate_hz: int, name: str = "clip", max_
 
 
 def broken_samples(samples: np.ndarray) -> str | None:
-    """Say why samples cannot be sound; None of those that can."""
+    """Say why samples cannot be sound; None if they can."""
     if not np.isfinite(samples).all():
         return "holds NaN or infinite samples; export the clip again"
     peak = float(np.abs(samples).max(initial=0.0))
@@ -121,67 +121,67 @@ def _too_long(name: str, duration_s: float, max_duration_s: float) -> AudioError
 
 @dataclass(frozen=True)
 class _WavSizes:
-    """The size of the samples in a WAV's header and the place where it stands, what is there in bytes, and bytes a second."""
+    """Sizes of a WAV's samples: by the header (with its offset), actual bytes, and bytes a second."""
 
-    place: int
-    said: int
-    there: int
+    offset: int
+    stated: int
+    actual: int
     bytes_per_s: int
 
     @property
     def is_unknown(self) -> bool:
         """Whether the header was written before the size was known."""
-        return (self.said == 0 and self.there > 0) or (self.said > self.there and self.said >= UNKNOWN_SIZE)
+        return (self.stated == 0 and self.actual > 0) or (self.stated > self.actual and self.stated >= UNKNOWN_SIZE)
 
 
 def _wav_sizes(file: BinaryIO, length: int) -> _WavSizes | None:
-    """Return the sizes in the header of a WAV of `length` bytes; None for what is no WAV."""
+    """Return the sizes in the header of a WAV of `length` bytes; None if it is no WAV."""
     head = file.read(12)
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         return None
     bytes_per_s = 0
-    for place, name, size in _chunks(file, 12, length):
+    for offset, name, size in _chunks(file, 12, length):
         if name == b"fmt ":
-            file.seek(place + 16)
+            file.seek(offset + 16)
             bytes_per_s = int.from_bytes(file.read(4), "little")
         if name == b"data":
             # No samples, and then what belongs to another chunk: titles are not sound.
-            empty = size == 0 and _reach(file, place + 8, length) == length
-            return _WavSizes(place + 4, size, 0 if empty else length - place - 8, bytes_per_s)
+            empty = size == 0 and _reach(file, offset + 8, length) == length
+            return _WavSizes(offset + 4, size, 0 if empty else length - offset - 8, bytes_per_s)
     return None
 
 
-def _chunks(file: BinaryIO, place: int, length: int) -> Iterator[tuple[int, bytes, int]]:
+def _chunks(file: BinaryIO, start: int, length: int) -> Iterator[tuple[int, bytes, int]]:
     """Yield offset, name and size of every chunk from `start` to the first without a chunk's name; contents are not read."""
-    while place + 8 <= length:
-        file.seek(place)
+    while start + 8 <= length:
+        file.seek(start)
         name, size = struct.unpack("<4sI", file.read(8))
         # Samples are no chunks: silence would be walked over eight bytes at a time.
         if not all(32 <= byte < 127 for byte in name):
             return
-        yield place, name, size
-        place += 8 + size + size % 2
+        yield start, name, size
+        start += 8 + size + size % 2
 
 
 def _reach(file: BinaryIO, start: int, length: int) -> int:
     """Return the offset where the chunks from `start` on end: the file's size, if they are chunks and complete."""
     end = start
-    for place, _, size in _chunks(file, start, length):
-        end = place + 8 + size + size % 2
+    for offset, _, size in _chunks(file, start, length):
+        end = offset + 8 + size + size % 2
     return end
 
 
 def mend_wav(data: bytes) -> bytes:
     """Fix the sizes in a WAV header that was written before the length was known (all ones, or 0)."""
     sizes = _wav_sizes(io.BytesIO(data), len(data))
-    if sizes is None or not sizes.there or 0 < sizes.said <= sizes.there:
+    if sizes is None or not sizes.actual or 0 < sizes.stated <= sizes.actual:
         return data
-    file, samples = struct.pack("<I", len(data) - 8), struct.pack("<I", sizes.there)
-    return data[:4] + file + data[8 : sizes.place] + samples + data[sizes.place + 4 :]
+    file, samples = struct.pack("<I", len(data) - 8), struct.pack("<I", sizes.actual)
+    return data[:4] + file + data[8 : sizes.offset] + samples + data[sizes.offset + 4 :]
 
 
 def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float) -> str | io.BytesIO:
-    """Return the path or the bytes that libsndfile is given, with the header of a WAV mended if need be.
+    """Return the path or the bytes that libsndfile is given, with the header of a WAV fixed if necessary.
 
     Raises:
         AudioError: no such file, no file, or a WAV that is cut off.
@@ -200,23 +200,25 @@ def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float
             raise AudioError(f"{name}: cannot be read ({error.strerror or error})") from error
     if sizes is None or not sizes.bytes_per_s:
         return io.BytesIO(source) if isinstance(source, bytes) else str(source)
-    if sizes.is_unknown and sizes.there / sizes.bytes_per_s > max_duration_s:
-        raise _too_long(name, sizes.there / sizes.bytes_per_s, max_duration_s)
+    if sizes.is_unknown and sizes.actual / sizes.bytes_per_s > max_duration_s:
+        raise _too_long(name, sizes.actual / sizes.bytes_per_s, max_duration_s)
     if not sizes.is_unknown:
-        _refuse_cut(name, sizes.said / sizes.bytes_per_s, sizes.there / sizes.bytes_per_s)
+        _refuse_cut(name, sizes.stated / sizes.bytes_per_s, sizes.actual / sizes.bytes_per_s)
     if isinstance(source, bytes):
         return io.BytesIO(mend_wav(source))
     return io.BytesIO(mend_wav(path.read_bytes())) if sizes.is_unknown else str(source)
 
 
-def _refuse_cut(name: str, said_s: float, there_s: float) -> None:
+def _refuse_cut(name: str, stated_s: float, actual_s: float) -> None:
     """Refuse a file that ends before its header says.
 
     Raises:
-        AudioError: a twentieth of a second or more is missing, and something is there.
+        AudioError: a twentieth of a second or more is missing, but not all of it.
     """
-    if said_s - there_s >= MIN_DURATION_S and there_s >= MIN_DURATION_S:
-        raise AudioError(f"{name}: cut off: its header says {said_s:.2f} s, {there_s:.2f} s are there; copy or export it again")
+    if stated_s - actual_s >= MIN_DURATION_S and actual_s >= MIN_DURATION_S:
+        raise AudioError(
+            f"{name}: cut off: its header says {stated_s:.2f} s, the file has {actual_s:.2f} s; copy or export it again"
+        )
 
 
 def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max_duration_s: float = MAX_DURATION_S) -> Clip:
@@ -231,17 +233,17 @@ def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max
     handle = _checked_source(source, name, max_duration_s)
     try:
         with soundfile.SoundFile(handle) as file:
-            rate_hz, said = file.samplerate, file.frames
+            rate_hz, stated = file.samplerate, file.frames
             if rate_hz > 0 and (lacking := LACKING.search(file.extra_info)) is not None:
-                expected, found = int(lacking[1]), int(lacking[2])
-                if 0 < found < expected < UNKNOWN_SIZE:
-                    _refuse_cut(name, said / rate_hz * expected / found, said / rate_hz)
+                expected, decoded = int(lacking[1]), int(lacking[2])
+                if 0 < decoded < expected < UNKNOWN_SIZE:
+                    _refuse_cut(name, stated / rate_hz * expected / decoded, stated / rate_hz)
             # Hours of audio, and many channels, are refused by their header, before any of it is in memory.
-            if rate_hz > 0 and said / rate_hz > max_duration_s:
-                raise _too_long(name, said / rate_hz, max_duration_s)
-            if said * file.channels > MAX_SAMPLES:
+            if rate_hz > 0 and stated / rate_hz > max_duration_s:
+                raise _too_long(name, stated / rate_hz, max_duration_s)
+            if stated * file.channels > MAX_SAMPLES:
                 raise AudioError(
-                    f"{name}: {file.channels} channels of {said / rate_hz:.0f} s at {rate_hz} Hz are too much to decode; "
+                    f"{name}: {file.channels} channels of {stated / rate_hz:.0f} s at {rate_hz} Hz are too much to decode; "
                     "give one or two channels at up to 48 kHz"
                 )
             samples = file.read(dtype="float32", always_2d=True)
@@ -249,7 +251,7 @@ def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max
         raise AudioError(f"{name}: cannot be decoded as audio ({error}); give WAV, FLAC, OGG or MP3") from error
     if rate_hz <= 0:
         raise AudioError(f"{name}: the header gives a sample rate of {rate_hz}")
-    _refuse_cut(name, said / rate_hz, len(samples) / rate_hz)
+    _refuse_cut(name, stated / rate_hz, len(samples) / rate_hz)
     clip = make_clip(samples, int(rate_hz), name, max_duration_s)
     return clip if sample_rate_hz is None else clip.at(sample_rate_hz)
 

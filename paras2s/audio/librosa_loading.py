@@ -1,4 +1,4 @@
-"""Loads librosa one process at a time: it compiles functions and caches them on disk as it is loaded.
+"""Load librosa one process at a time: it compiles functions and caches them on disk as it is loaded.
 
 Two processes that fill numba's cache at once can leave one from which every later process crashes (a call of address 0), and
 worker processes start together. The cache is a folder of our own, so that one spoilt in the environment is not read.
@@ -18,7 +18,7 @@ import numpy as np
 
 @functools.cache
 def load_librosa() -> Any:
-    """Return librosa with all that this process will call of it compiled."""
+    """Return librosa with the functions that this process calls compiled."""
     import numba
     from filelock import FileLock
 
@@ -39,7 +39,7 @@ def load_librosa() -> Any:
 
 
 def cache_folder() -> Path:
-    """Return the user's folder for compiled functions, or where that cannot be written one that this process has alone."""
+    """Return the user's folder for compiled functions, or a temporary one if it cannot be written."""
     import platformdirs
 
     try:

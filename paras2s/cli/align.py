@@ -58,30 +58,30 @@ def align(
     run_align(run, load_dataset(run.data_dir), resume)
 
 
-def _show(console: Console, found: DryRun) -> None:
-    """Show memory by role and part, by device, and of hosts, as tables."""
+def _show(console: Console, report: DryRun) -> None:
+    """Print memory by role and part, by device, and of hosts, as tables."""
     from paras2s.planning.cost import GIB
     from paras2s.planning.report import bold, fits_text
     from paras2s.utils.tables import Table
 
-    counted = ", ".join(f"{name} {count / 1e9:.3f}" for name, count in found.parameters.items())
-    console.print(f"{found.policy}, sizes from {found.sizes_from}; billions of parameters: {counted}", highlight=False)
+    counted = ", ".join(f"{name} {count / 1e9:.3f}" for name, count in report.parameters.items())
+    console.print(f"{report.policy}, sizes from {report.sizes_from}; billions of parameters: {counted}", highlight=False)
     rows: list[tuple[str, ...]] = []
-    for role, memory in found.roles.items():
+    for role, memory in report.roles.items():
         for part, size in memory.device.items():
             if size:
-                rows.append((role, part, f"{size / GIB:.2f}", "while it works" if memory.in_turn(part) else ""))
-        rows += [(role, part, f"{size / GIB:.2f}", "in the host's memory") for part, size in memory.host.items() if size]
-        total, planned = sum(memory.device.values()), found.planned[role]
-        rows.append(bold(role, "all on its device", f"{total / GIB:.2f}", f"the plan: {planned / GIB:.2f}"))
-    Table(("role", "part", "GiB", ""), rows, "a worker of each role").show(console)
+                rows.append((role, part, f"{size / GIB:.2f}", "while working" if memory.in_turn(part) else ""))
+        rows += [(role, part, f"{size / GIB:.2f}", "host memory") for part, size in memory.host.items() if size]
+        total, planned = sum(memory.device.values()), report.planned[role]
+        rows.append(bold(role, "total on the device", f"{total / GIB:.2f}", f"planned: {planned / GIB:.2f}"))
+    Table(("role", "part", "GiB", ""), rows, "memory of one worker, by role").show(console)
     devices = [
-        (load.name, ", ".join(load.roles), f"{load.needed / GIB:.2f} of {found.room / GIB:.2f}",
-         fits_text(load.needed <= found.room))
-        for load in found.devices
+        (load.name, ", ".join(load.roles), f"{load.needed / GIB:.2f} of {report.room / GIB:.2f}",
+         fits_text(load.needed <= report.room))
+        for load in report.devices
     ]  # fmt: skip
-    hosts = [(host, "", f"{sum(parts.values()) / GIB:.2f}") for host, parts in found.hosts.items()]
-    head = ("devices", "workers", "GiB at the fullest moment", "")
-    Table(head, [*devices, *hosts], f"devices: {found.place}").show(console)
-    for problem in found.problems:
+    hosts = [(host, "", f"{sum(parts.values()) / GIB:.2f}") for host, parts in report.hosts.items()]
+    head = ("devices", "workers", "peak GiB", "")
+    Table(head, [*devices, *hosts], f"devices: {report.devices_of}").show(console)
+    for problem in report.problems:
         console.print(f"[red]does not fit[/red]: {problem}", highlight=False)

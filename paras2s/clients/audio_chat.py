@@ -1,6 +1,6 @@
 """A client of speech-to-speech models behind OpenAI-compatible audio chat: a dialogue in, a spoken reply out.
 
-Replies are cached as they arrive: none is paid for twice, and a stopped command goes on where it was.
+Replies are cached as they arrive: no reply is paid for twice, and a stopped command continues.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _length_s(reply: SpokenReply) -> float:
 
 
 def chat_usd(price: Price, input_s: float, output_s: float) -> float | None:
-    """Return the cost of audio input and output of these lengths; None where a price is not known."""
+    """Return the cost of audio input and output of these lengths; None if a price is unknown."""
     rates = (price.audio_in, price.audio_tokens_per_s, price.audio_out, price.audio_out_tokens_per_s)
     if None in rates:
         return None

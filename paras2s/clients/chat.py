@@ -44,7 +44,7 @@ class Tokens:
         return Tokens(self.text_in + other.text_in, self.audio_in + other.audio_in, self.text_out + other.text_out, estimated)
 
     def cost_usd(self, price: Price | None) -> float | None:
-        """Return the cost in USD; None where the price is not known, or that of audio is not and there was some."""
+        """Return the cost in USD; None if the price is unknown, or that of audio for a call with audio."""
         if price is None or (self.audio_in and price.audio_in is None):
             return None
         return (self.text_in * price.text_in + self.audio_in * (price.audio_in or 0) + self.text_out * price.text_out) / 1e6
@@ -52,7 +52,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Bill:
-    """An upper estimate of the cost of calls; `at_most_usd` is None where a price is not known."""
+    """An upper estimate of the cost of calls; `at_most_usd` is None if a price is unknown."""
 
     calls: int = 0
     tokens: Tokens = field(default_factory=Tokens)
@@ -97,7 +97,7 @@ class Request:
 
 
 def prompts_of(requests: Sequence[Request]) -> list[str]:
-    """Return the messages of requests as text, in which a clip stands by its length; equal prompts (samples) once."""
+    """Return the messages of requests as text, with a clip's length in its place; equal prompts (samples) once."""
     return list(dict.fromkeys("\n\n".join(map(_message_text, request.messages)) for request in requests))
 
 
@@ -108,11 +108,11 @@ def _message_text(message: Message) -> str:
 
 @dataclass(frozen=True)
 class Reply:
-    """A model's reply. `tokens` and `cost_usd` are of all its attempts that said what they took; `cost_usd` is None where no
+    """A model's reply. `tokens` and `cost_usd` are of all attempts with a reported usage; `cost_usd` is None if no
     price is known or the reply does not say. A reply from the cache costs nothing again.
 
     `refusal` is the endpoint's own refusal text, `finish_reason` as it gave it ("length": the text is cut off).
-    `logprobs` maps tokens to log-probabilities at the first position, None where not requested or not returned.
+    `logprobs` maps tokens to log-probabilities at the first position, None if not requested or not returned.
     """
 
     text: str
@@ -259,7 +259,7 @@ class LLMClient:
             most_usd,
             lambda reply: self._cost_of(request, reply.tokens),
         )
-        known = all(self._cost_of(request, one) is not None for one in spent)
+        known = all(self._cost_of(request, usage) is not None for usage in spent)
         tokens = sum(spent, Tokens())
         return replace(
             result.value,

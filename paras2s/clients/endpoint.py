@@ -142,7 +142,7 @@ class Budget:
         return self._reserved_usd > 1e-12
 
     def settle(self, reserved_usd: float, cost_usd: float | None) -> None:
-        """Release a reservation and add the actual cost; one that nobody reported counts as the reservation."""
+        """Release a reservation and add the actual cost; an unreported cost counts as the reservation."""
         self._reserved_usd -= reserved_usd
         if cost_usd is None:
             self.unreported_usd += reserved_usd
@@ -151,7 +151,7 @@ class Budget:
 
 
 class PaidError(ValueError):
-    """A reply that cannot be used and was paid for all the same; `cost_usd` is None where it does not say how much."""
+    """A reply that cannot be used but was paid for; `cost_usd` is None if it reports no usage."""
 
     def __init__(self, message: str, cost_usd: float | None) -> None:
         super().__init__(message)
@@ -161,7 +161,7 @@ class PaidError(ValueError):
 class CallError(Exception):
     """One failed attempt; `retried`: another one may help, after `retry_after_s`.
 
-    `cost_usd` is what it cost, None where nobody knows. `kind` is equal for attempts that failed alike.
+    `cost_usd` is its cost, None if unknown. `kind` is equal for attempts that failed alike.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ def _tls() -> ssl.SSLContext:
 
 
 class Failures:
-    """Calls in a row that failed alike, none of which succeeded: after so many the endpoint is not asked again."""
+    """Count of calls in a row that failed alike; from a limit on the endpoint is not asked again."""
 
     def __init__(self) -> None:
         self.clear()

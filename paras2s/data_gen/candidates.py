@@ -48,7 +48,7 @@ def prompt_name(plain: str, words: int) -> str:
 def ledger_of_prompts(candidates: Sequence[Candidate]) -> dict[str, Candidate]:
     """Return the ledger's line of each RL prompt by the prompt's id, since a prompt has no label.
 
-    Prompts of the shipped scripts have names of one word, those of a curated dataset, of which there are more, of two.
+    Prompts of the shipped scripts have names of one word, those of a curated dataset (more of them) of two.
     """
     prompts = [candidate for candidate in candidates if candidate.role == "rl"]
     return {prompt_name(candidate.id, words): candidate for words in (1, 2) for candidate in prompts}

@@ -1,4 +1,4 @@
-"""Encodes clips for the reward model of a run, as in its training."""
+"""Encoding of clips for the reward model of a run, as in its training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paras2s.types import Query
 
 
 class RunClipEncoder:
-    """Encodes questions with the features of a run's dataset, and answers with its codec. Each question is encoded once."""
+    """Encoder of questions (features of a run's dataset) and answers (its codec). Each question is encoded once."""
 
     def __init__(self, run_dir: Path) -> None:
         self._dataset = load_dataset(run_dir / "data")
@@ -29,7 +29,7 @@ class RunClipEncoder:
         self._encoded: dict[str, EncodedQuestion | str] = {}
 
     def encode_question(self, clip: Clip) -> EncodedQuestion | str:
-        """Return a question's codes and features, or the reason why there are none."""
+        """Return a question's codes and features, or the reason why it has none."""
         name = clip.digest
         if name not in self._encoded:
             try:

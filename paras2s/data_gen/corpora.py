@@ -9,7 +9,7 @@ What keeps the splits apart, and what does not:
 - IEMOCAP: speakers and dialogues are disjoint, words are not: every pair of actors played the same scripts.
 - MELD: dialogues are disjoint, speakers are not: it is one show with six leads. Of its 881 turns of the test with five
   words, and 3,447 of train (measured on the published tables), 38 of the test's 58 speakers are in train too, and one scene
-  (season 6, episode 4, 00:10:08) stands in both, with one turn word for word the same.
+  (season 6, episode 4, 00:10:08) is in both, with one turn word for word the same.
 - StyleTalk: measured on the published tables, train (1,827 turns of 1,745 dialogues) and eval (855 of 478) share no dialogue
   and no context, but 26 turns' words. Two emotions or more for one turn, the contrast, are given in 82 dialogues of train and
   358 of eval.
@@ -92,7 +92,7 @@ MELD_LAYOUT = (
     "expected MELD.Raw, with train_sent_emo.csv, dev_sent_emo.csv, test_sent_emo.csv and the sound of its videos as "
     "train_splits/dia0_utt0.wav, dev_splits_complete/, output_repeated_splits_test/ or audio/{train,dev,test}/dia0_utt0.wav"
 )
-STYLETALK_LAYOUT = "expected StyleTalk's train.csv and eval.csv, and, where there is sound, audio/book_269/c_2.wav"
+STYLETALK_LAYOUT = "expected StyleTalk's train.csv and eval.csv, and, if it has sound, audio/book_269/c_2.wav"
 
 # A turn's name: dialogue, session, speaker. The letter after the session is who wore the markers, not the speaker.
 _TURN = re.compile(r"(Ses0([1-5])[FM]_\w+)_([FM])(?:\d+|XX\d+)")
@@ -107,11 +107,11 @@ _PLAIN = str.maketrans(
 
 
 def load_iemocap(root: Path, min_words: int = 5, *, excited_is_happy: bool = False) -> Loaded:
-    """Load the turns of IEMOCAP_full_release with the label its raters agreed on, and the list of what was left out.
+    """Load the turns of IEMOCAP_full_release with the label its raters agreed on, and the list of turns left out.
 
     `exc` (excited) is left out like neu, fru, xxx and oth: much of the literature counts it as happy, ParaS2S does not say
     so; `excited_is_happy` does. Self-evaluations and single raters' labels are not read. Sessions 1 and 2 are "test", 3
-    to 5 "train"; a session that is not on the disk is named among what was left out. `speaker` is session and gender
+    to 5 "train"; a missing session is listed among the turns left out. `speaker` is session and gender
     ("ses01_F"). Marks in brackets, such as [LAUGHTER], are taken out of the text before words are counted.
 
     Raises:
@@ -157,11 +157,11 @@ def load_iemocap(root: Path, min_words: int = 5, *, excited_is_happy: bool = Fal
 
 
 def load_meld(root: Path, min_words: int = 5) -> Loaded:
-    """Load the turns of MELD.Raw by its own splits ("dev" is our "validation"), and the list of what was left out.
+    """Load the turns of MELD.Raw by its own splits ("dev" is our "validation"), and the list of turns left out.
 
-    A table or a folder of clips may also stand in train/, dev/ or test/, as the archives unpack. The clips are videos, which
-    are not decoded: beside each, or in audio/{train,dev,test}/, a WAV or FLAC file is expected, and where only the video is
-    there, the reason gives the command that extracts it. A table that is missing is named among what was left out.
+    A table or a folder of clips may also be in train/, dev/ or test/, as the archives unpack. The clips are videos, which
+    are not decoded: beside each, or in audio/{train,dev,test}/, a WAV or FLAC file is expected; if only the video exists,
+    the reason gives the command that extracts it. A missing table is listed among the turns left out.
     Stage directions in brackets are removed from the text. `speaker` is the role's name in the show.
 
     Raises:
@@ -187,7 +187,7 @@ def load_meld(root: Path, min_words: int = 5) -> Loaded:
             # With the split: each table counts its dialogues from 0.
             turn, dialogue = f"{theirs}_{stem}", f"{theirs}_dia{int(numbers[0])}"
             if turn in seen:
-                raise DataError(f"{where}: {stem} stands more than once")
+                raise DataError(f"{where}: {stem} occurs more than once")
             seen.add(turn)
             label, text, speaker = row["Emotion"].strip().lower(), _spoken(row["Utterance"]), _plain(row["Speaker"])
             reason = _unfit(label, MELD_STYLES, text, min_words)
@@ -208,7 +208,7 @@ def load_meld(root: Path, min_words: int = 5) -> Loaded:
 
 
 def load_styletalk(root: Path, min_words: int = 5) -> Loaded:
-    """Load the last turns of StyleTalk with the answer that fits their tone ("eval" is our "test"), and what was left out.
+    """Load the last turns of StyleTalk with the answer that fits their tone ("eval" is our "test"), and the turns left out.
 
     `style` and `answer_style` are StyleTalk's emotions (friendly, unfriendly, ...); its speed and volume are not read, so two
     turns of a dialogue may have one style. `speaker` is "A" or "B", who speaks in this dialogue; the synthetic
@@ -216,7 +216,7 @@ def load_styletalk(root: Path, min_words: int = 5) -> Loaded:
     `clip` is None unless audio/<curr_audio_id> exists.
 
     Raises:
-        DataError: neither of the two tables, a broken row (names file and line), or no clip that is there can be read.
+        DataError: neither of the two tables, a broken row (names file and line), or no existing clip can be read.
     """
     turns: list[CorpusTurn] = []
     left: list[LeftOut] = []
@@ -240,7 +240,7 @@ def load_styletalk(root: Path, min_words: int = 5) -> Loaded:
                 raise DataError(f"{where}: curr_text does not begin with 'A: ' or 'B: '")
             turn = f"{dialogue}_{audio_id[2]}"
             if turn in seen:
-                raise DataError(f"{where}: {sound} stands more than once")
+                raise DataError(f"{where}: {sound} occurs more than once")
             seen.add(turn)
             speaker, text, style = utterance[1], utterance[2], row["curr_emotion"].strip()
             reason = _too_few(text, min_words) if style else "no emotion"
@@ -268,7 +268,7 @@ def _checked(root: Path, turns: list[CorpusTurn], left: list[LeftOut], silent: l
     # A wrong folder looks like this, and would give an empty benchmark.
     if silent and not turns:
         first = f"{silent[0].id}: {silent[0].reason}"
-        raise DataError(f"{root}: not one of {len(silent)} clips is there and can be read, the first: {first}; {layout}")
+        raise DataError(f"{root}: not one of {len(silent)} clips can be read, the first: {first}; {layout}")
     return turns, left + silent
 
 
@@ -306,27 +306,27 @@ def _iemocap_words(path: Path, known: dict[str, str], left: list[LeftOut]) -> di
 
 
 def _meld_stems(theirs: str, stem: str) -> list[str]:
-    # Some clips of the test were cut wrongly; the corrected ones stand beside them under the longer name.
+    # Some clips of the test were cut wrongly; the corrected ones are beside them under the longer name.
     return [f"final_videos_test{stem}", stem] if theirs == "test" else [stem]
 
 
 def _meld_clip(root: Path, theirs: str, folder: str, stem: str) -> Path | None:
     for name in _meld_stems(theirs, stem):
-        for place in (root / folder, root / theirs / folder, root / "audio" / theirs):
+        for parent in (root / folder, root / theirs / folder, root / "audio" / theirs):
             for suffix in (".wav", ".flac"):
-                if (clip := place / f"{name}{suffix}").exists():
+                if (clip := parent / f"{name}{suffix}").exists():
                     return clip
     return None
 
 
 def _no_meld_clip(root: Path, theirs: str, folder: str, stem: str) -> str:
-    """Return why an utterance has no audio file; where only a video is there, with the command that extracts one."""
+    """Return why an utterance has no audio file; if only a video exists, with the command that extracts one."""
     places = (root / folder, root / theirs / folder)
     for name in _meld_stems(theirs, stem):
-        for place in places:
-            if (video := place / f"{name}.mp4").exists():
+        for parent in places:
+            if (video := parent / f"{name}.mp4").exists():
                 # To one channel by ffmpeg: it knows which of six is the centre, where the speech is; an average does not.
-                sound = shlex.quote(str(place / f"{stem}.wav"))
+                sound = shlex.quote(str(parent / f"{stem}.wav"))
                 return f"only a video, which is not decoded here; run: ffmpeg -i {shlex.quote(str(video))} -vn -ac 1 {sound}"
     return f"clip missing: no {stem}.wav, .flac or .mp4 in {places[0]}, {places[1]} or {root / 'audio' / theirs}"
 

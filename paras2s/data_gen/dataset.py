@@ -76,7 +76,7 @@ def inside(folder: Path, relative: str) -> Path:
     """
     path = path_inside(folder, relative)
     if path is None:
-        raise DataError(f"{folder}: the manifest names {relative!r}, which leaves the data folder; mend the manifest")
+        raise DataError(f"{folder}: the manifest names {relative!r}, which leaves the data folder; fix the manifest")
     if not path.is_file():
         raise DataError(f"{path}: named in the manifest but missing; run `paras2s data` again to restore it")
     return path
@@ -94,7 +94,7 @@ def table_schema(kind: type[Any]) -> Any:
     for column in fields(kind):
         options = [hints[column.name], *typing.get_args(hints[column.name])]
         # Any other type is a closed set of words.
-        columns.append(pa.field(column.name, next((arrow[one] for one in options if one in arrow), pa.string())))
+        columns.append(pa.field(column.name, next((arrow[option] for option in options if option in arrow), pa.string())))
     return pa.schema(columns, metadata={"paras2s_schema": str(TABLE_VERSION)})
 
 
@@ -232,7 +232,7 @@ def load_manifest(folder: Path) -> Manifest:
     """
     queries = _read_table(folder / "queries.parquet", Query)
     demonstrations = _read_table(folder / "demonstrations.parquet", Demonstration)
-    for relative in (*(query.clip for query in queries), *(one.clip for one in demonstrations)):
+    for relative in (*(query.clip for query in queries), *(demonstration.clip for demonstration in demonstrations)):
         inside(folder, relative)
     return Manifest(folder, queries, demonstrations, _read_table(folder / "candidates.parquet", Candidate))
 

@@ -1,4 +1,4 @@
-"""Imports a curated dataset as the data of a run: copies its clips and computes their features for the embedded policy."""
+"""Import of a curated dataset as the data of a run: its clips are copied, and their features computed for the policy."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ TEXT_SUFFIX = ".normalized.txt"
 
 @dataclass(frozen=True, order=True)
 class SpokenText:
-    """One utterance: its path under the root, who speaks, and its words."""
+    """One utterance: its path under the root, its speaker and its words."""
 
     path: str
     speaker: str
@@ -26,7 +26,7 @@ def read_corpus(root: Path) -> dict[str, list[SpokenText]]:
     Raises:
         DataError: no clip in such a layout, or one without its words; names the file.
     """
-    found: dict[str, list[SpokenText]] = {}
+    readers: dict[str, list[SpokenText]] = {}
     for clip in sorted(root.rglob("*.wav")):
         text = clip.with_name(clip.name.removesuffix(".wav") + TEXT_SUFFIX)
         words = read_text(text).strip()
@@ -35,7 +35,7 @@ def read_corpus(root: Path) -> dict[str, list[SpokenText]]:
         if len(clip.relative_to(root).parts) < 3:
             raise DataError(f"{clip}: expected SPEAKER/CHAPTER/NAME.wav under {root}")
         speaker = clip.parent.parent.name
-        found.setdefault(speaker, []).append(SpokenText(clip.relative_to(root).as_posix(), speaker, words))
-    if not found:
+        readers.setdefault(speaker, []).append(SpokenText(clip.relative_to(root).as_posix(), speaker, words))
+    if not readers:
         raise DataError(f"{root}: holds no SPEAKER/CHAPTER/NAME.wav")
-    return found
+    return readers

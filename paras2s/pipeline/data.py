@@ -39,8 +39,8 @@ def run_data(run: Run) -> Dataset:
 
 def takes_of_later_stages(config: DataConfig) -> list[Take]:
     """Return the takes that do not depend on the policy: other answers for the reward model, and the bench's baselines."""
-    styles = {style for one in load_contrasts() if one.category in config.categories for style in one.styles}
-    return [*(one.take for one in plan_spoken(sorted(styles))), *baseline_takes(sorted(styles), config.categories)]
+    styles = {style for contrast in load_contrasts() if contrast.category in config.categories for style in contrast.styles}
+    return [*(planned.take for planned in plan_spoken(sorted(styles))), *baseline_takes(sorted(styles), config.categories)]
 
 
 def describe_dataset(run: Run, dataset: Dataset) -> None:

@@ -94,7 +94,7 @@ def report(run: Run, dataset: Dataset, benched: BenchedRun) -> dict[str, Any]:
     agreed = read_json(run.reward_dir / "agreement.json")
     shown = first_contrasts(dataset.of_role("demonstration"), run.config.warmup.demonstration_contrasts)
     shown_ids = {query.id for query in shown}
-    demonstrations = sum(one.query_id in shown_ids for one in dataset.demonstrations)
+    demonstrations = sum(demonstration.query_id in shown_ids for demonstration in dataset.demonstrations)
     timings = run.timings()
     pearson = agreed["held_out"]["pearson"]
     facts = [
@@ -108,7 +108,7 @@ def report(run: Run, dataset: Dataset, benched: BenchedRun) -> dict[str, Any]:
         ("time", f"{sum(timings.values()) / 60:.1f} min: {_shares(timings)}"),
         ("paras2s", __version__),
     ]
-    sources = " and ".join(one.kind for one in run.config.reward.sources)
+    sources = " and ".join(source.kind for source in run.config.reward.sources)
     notes = [
         "The questions are spoken by a synthesiser through a vocoder; no human voice is among them.",
         "The judge is a rubric over transcript and tone. Whether an answer takes up the topic is counted, for no points.",

@@ -40,22 +40,25 @@ def learned_demonstrations(dataset: Dataset, config: WarmupConfig) -> list[Demon
         DataError: there is none, or one answers a query that is not in the manifest.
     """
     learned, known = {query.id for query in demonstrated_queries(dataset, config)}, {query.id for query in dataset.queries}
-    unknown = [one.query_id for one in dataset.demonstrations if one.query_id not in known]
+    unknown = [demonstration.query_id for demonstration in dataset.demonstrations if demonstration.query_id not in known]
     if unknown or not dataset.demonstrations:
         raise DataError(f"{dataset.folder}: no demonstrations, or for unknown queries ({unknown[:3]}); run `paras2s data`")
-    return [one for one in dataset.demonstrations if one.query_id in learned]
+    return [demonstration for demonstration in dataset.demonstrations if demonstration.query_id in learned]
 
 
 def make_examples(policy: Policy, dataset: Dataset, demonstrations: Sequence[Demonstration]) -> list[Example]:
     """Make examples (prompt and target) of demonstrations; what several share is encoded once."""
-    answered = {one.query_id for one in demonstrations}
+    answered = {demonstration.query_id for demonstration in demonstrations}
     queries = [query for query in dataset.queries if query.id in answered]
     prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
     targets = {
         (clip, text): policy.encode_demonstration(dataset, clip, text)
-        for clip, text in sorted({(one.clip, one.text) for one in demonstrations})
+        for clip, text in sorted({(demonstration.clip, demonstration.text) for demonstration in demonstrations})
     }
-    return [Example(prompts[one.query_id], targets[one.clip, one.text]) for one in demonstrations]
+    return [
+        Example(prompts[demonstration.query_id], targets[demonstration.clip, demonstration.text])
+        for demonstration in demonstrations
+    ]
 
 
 def first_policy(run: Run, dataset: Dataset, device: str | None = None) -> Policy:

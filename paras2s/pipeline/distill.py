@@ -26,7 +26,7 @@ from paras2s.pipeline.other_answers import JudgedSpoken, judge_spoken
 from paras2s.pipeline.people import PeopleTeacher, require_people
 from paras2s.pipeline.preference_set import (
     JudgedAnswers,
-    Wanted,
+    SampleJob,
     degenerate_answers,
     judge_sampled,
     open_teacher,
@@ -66,9 +66,9 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
             model = RewardModel.load(run.reward_dir)
         except JudgeError as error:
             # Of an earlier version, or broken. The advice of this error is to run what runs now.
-            run.say(f"  a new reward model is trained, since the one that is there cannot be used: {error}")
+            run.say(f"  the existing reward model cannot be used, so a new one is trained: {error}")
         else:
-            run.say("  the reward model is there already")
+            run.say("  the reward model exists already")
             return model
     check_decoder(run)
     torch.set_num_threads(cores())
@@ -78,13 +78,13 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
             queries = first_contrasts(queries, config.preference_contrasts)
         # Test queries are for the benchmark alone; a dataset of one's own may have no others.
         held_out = dataset.of_role("validation") or dataset.of_role("test")
-        wanted = (
-            Wanted(queries, config.answers_per_query, stream=FirstStep.PREFERENCES),
-            Wanted(held_out, 2, stream=FirstStep.PREFERENCES_HELD_OUT),
+        requests = (
+            SampleJob(queries, config.answers_per_query, stream=FirstStep.PREFERENCES),
+            SampleJob(held_out, 2, stream=FirstStep.PREFERENCES_HELD_OUT),
         )
-        sampled, held_sampled = sample_answers(run, dataset, wanted)
+        sampled, held_sampled = sample_answers(run, dataset, requests)
         if isinstance(teacher, PeopleTeacher):
-            answers = [study_answers(dataset, *one) for one in ((queries, sampled), (held_out, held_sampled))]
+            answers = [study_answers(dataset, *pair) for pair in ((queries, sampled), (held_out, held_sampled))]
             require_people(teacher, [*answers[0], *answers[1]], run.reward_dir / "people")
         later = len(run.config.refreshes) * run.config.refresh_answers
         judged = judge_sampled(run, dataset, teacher, queries, sampled, later=later)
@@ -107,18 +107,18 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
             preferences = _gather(run, dataset, judged, demonstrated, spoken)
             model = train_small(run, preferences)
             if not judging.done():
-                run.say("  the judge is still at the held-out answers")
+                run.say("  the judge still scores the held-out answers")
             held, degenerate, disorder = judging.result()
         model.learned_from(learned_codes(preferences, run.config.seed), [*held.codes, *held.coded_again])
         model.save(run.reward_dir)
         _save_learned(run, [query.id for query in (*queries, *demonstrated)], preferences, held)
         if not any(map(len, held.codes)):
-            run.say("  there are no answers to held-out questions, so that the reward model takes every answer for known")
+            run.say("  no answers to held-out questions: the reward model takes every answer for known")
         report = held_out_report(model, judged, held)
         report["teacher"] = teacher.name
         report["preference_answers"] = len(judged.scores)
-        report["preference_unscored"] = sum(isinstance(one, Unscored) for one in judged.scores)
-        report["held_out_unscored"] = sum(isinstance(one, Unscored) for one in held.scores)
+        report["preference_unscored"] = sum(isinstance(score, Unscored) for score in judged.scores)
+        report["held_out_unscored"] = sum(isinstance(score, Unscored) for score in held.scores)
         report["probes"] = probe(model, held, degenerate)
         report["disorder"] = disorder_report(model, disorder)
         report["spoken"] = spoken_report(model, spoken)
@@ -128,7 +128,7 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
         report["cost_usd"], report["calls_now"] = spent.usd, spent.calls
         if spent.calls or spent.usd:
             usd = "an unknown price" if spent.usd is None else f"{spent.usd:.4f} USD"
-            run.say(f"  the teacher's verdicts cost {usd}, earlier runs' included; {spent.calls} calls were made now")
+            run.say(f"  the teacher's verdicts cost {usd}, earlier runs' included; {spent.calls} calls now")
         write_json(run.reward_dir / "agreement.json", report)
     describe_reward(run)
     return model
@@ -139,7 +139,7 @@ def _announce_cuts(run: Run, judged: JudgedAnswers) -> None:
     if long := sum(len(codes) > MAX_STEPS for codes in judged.codes):
         run.say(
             f"  {long} of {len(judged.codes)} answers are longer than the {MAX_STEPS / CODEC.frame_rate_hz:.1f} s that "
-            "the small reward model reads: it learns from their beginning, and gives none of that length a reward"
+            "the small reward model reads: it learns from their beginning, and scores none of that length"
         )
 
 
@@ -155,7 +155,7 @@ def _lacks_learned(run: Run) -> bool:
     """Return whether the reward model will be trained again on more answers but its own are not stored."""
     lacks = run.config.distill.refresh_every is not None and not (run.reward_dir / LEARNED_FILE).is_file()
     if lacks:
-        run.say("  a version before stored the reward model, without what it learned from: it is trained again")
+        run.say("  an earlier version stored the reward model without its training answers: it is trained again")
     return lacks
 
 
@@ -164,19 +164,19 @@ def _gather(
 ) -> PreferenceSet:
     """Gather all answers that the small reward model learns from.
 
-    Demonstrated questions are asked in crossed pairs only: their own answers are known by heart, but their styles are there to
-    be heard. They are those that the warm-up learned from, so that a run's labels are these and the preference queries.
+    Demonstrated questions are asked in crossed pairs only: the policy memorised their own answers, but their styles can be
+    heard. They are those that the warm-up learned from, so that a run's labels are these and the preference queries.
     """
     degenerate = degenerate_answers(dataset, run.config.distill.degenerate_answers, seed=run.config.seed)
     return PreferenceSet(
         questions=(*judged.encoded, *encode_questions(dataset, demonstrated)),
         styles=tuple(query.style or "" for query in (*judged.queries, *demonstrated)),
         answers=(
-            *(ScoredAnswer(None, one.codes, one.scores) for one in spoken if not one.spoken.group),
+            *(ScoredAnswer(None, answer.codes, answer.scores) for answer in spoken if not answer.spoken.group),
             *(
                 ScoredAnswer(owner, codes, scores if isinstance(scores, dict) else {})
-                # Coded again as well, where that is another thing: degenerate answers are coded from sound, and what is coded
-                # from sound would be taken for degenerate, other systems' answers among it.
+                # Also coded again from sound, if that differs: degenerate answers are coded from sound, and else all answers
+                # coded from sound, such as other systems', would be taken for degenerate.
                 for kind in ([judged.codes] if judged.coded_again is judged.codes else [judged.codes, judged.coded_again])
                 for owner, codes, scores in zip(judged.owners, kind, judged.scores, strict=True)
             ),
@@ -186,7 +186,7 @@ def _gather(
 
 
 def train_small(run: Run, preferences: PreferenceSet) -> RewardModel:
-    """Train the small reward model from nothing; its `known` range is not measured yet."""
+    """Train the small reward model from random weights; its `known` range is not measured yet."""
     config = run.config.distill
     with run.bar("reward model steps", config.steps) as bar:
         return train_reward_model(
@@ -202,8 +202,8 @@ def train_small(run: Run, preferences: PreferenceSet) -> RewardModel:
 def _save_learned(run: Run, queries: Sequence[str], preferences: PreferenceSet, held: JudgedAnswers) -> None:
     """Store what the reward model learned from and the held-out answers, to be trained again with more."""
     rows = [
-        AnswerRow(LEARNED, None if one.question is None else queries[one.question], one.codes, one.scores)
-        for one in preferences.answers
+        AnswerRow(LEARNED, None if answer.question is None else queries[answer.question], answer.codes, answer.scores)
+        for answer in preferences.answers
     ]
     nothing = Unscored("degenerate", "worth 1 without being judged")
     rows += [AnswerRow(DEGENERATE, None, codes, nothing) for codes in preferences.degenerate]
@@ -216,11 +216,11 @@ def _save_learned(run: Run, queries: Sequence[str], preferences: PreferenceSet, 
 def held_out_report(model: RewardModel, judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
     """Measure agreement with the teacher on held-out queries, per category, and of baselines that do not hear the question."""
     scored = held.scored()
-    encoded = [held.encoded[held.owners[place]] for place, _ in scored]
+    encoded = [held.encoded[held.owners[index]] for index, _ in scored]
     started = time.perf_counter()
-    predicted = model.score(encoded, [held.codes[place] for place, _ in scored])
+    predicted = model.score(encoded, [held.codes[index] for index, _ in scored])
     took_s = time.perf_counter() - started
-    again = model.score(encoded, [held.coded_again[place] for place, _ in scored])
+    again = model.score(encoded, [held.coded_again[index] for index, _ in scored])
     return agreement_report(predicted, judged, held) | {
         "held_out_coded_again": agreement(again, [score for _, score in scored]),
         "judge_answers_per_s": judged.per_s,
@@ -233,8 +233,8 @@ def describe_reward(run: Run) -> None:
     report = read_json(run.reward_dir / "agreement.json")
     held = report["held_out"]
     pearson, again = (
-        "unknown (a side is constant)" if one["pearson"] is None else f"{one['pearson']:.3f}"
-        for one in (held, report["held_out_coded_again"])
+        "unknown (a side is constant)" if part["pearson"] is None else f"{part['pearson']:.3f}"
+        for part in (held, report["held_out_coded_again"])
     )
     run.say(
         f"  reward model on held-out queries: Pearson {pearson} with the judge over {held['n']} answers, {again} where they "
@@ -256,4 +256,4 @@ def describe_reward(run: Run) -> None:
 def _unknown(row: dict[str, Any]) -> str:
     """Say how many answers of a row would get no score."""
     unknown = 1.0 - row["known"]
-    return f"; {unknown:.0%} unlike what it learned from" if unknown else ""
+    return f"; {unknown:.0%} unlike its training answers" if unknown else ""

@@ -44,7 +44,7 @@ from paras2s.utils.io import append_jsonl, drop_steps_from
 
 @dataclass(frozen=True)
 class SpokenPairs(Sequence[SpokenPair]):
-    """Questions and some of their answers as sound, each read when it is wanted."""
+    """Questions and some of their answers as sound, read on demand."""
 
     dataset: Dataset
     judged: JudgedAnswers
@@ -62,9 +62,9 @@ class SpokenPairs(Sequence[SpokenPair]):
     def __getitem__(self, row: int | slice) -> SpokenPair | SpokenPairs:
         if isinstance(row, slice):
             return SpokenPairs(self.dataset, self.judged, self.places[row])
-        place = self.places[row]
-        question = self.judged.queries[self.judged.owners[place]].clip
-        return SpokenPair(read_clip(inside(self.dataset.folder, question)), self.judged.answers[place].sound())
+        index = self.places[row]
+        question = self.judged.queries[self.judged.owners[index]].clip
+        return SpokenPair(read_clip(inside(self.dataset.folder, question)), self.judged.answers[index].sound())
 
 
 def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
@@ -75,25 +75,25 @@ def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: JudgedA
     """
     model = OmniRewardModel.pretrained(config)
     model.add_lora()
-    taught = [(place, score) for place, score in judged.scored() if _audible(judged.durations_s[place], config)]
+    taught = [(index, score) for index, score in judged.scored() if _audible(judged.durations_s[index], config)]
     if not taught:
         raise JudgeError("the teacher scored none of the sampled answers, so there is nothing to learn from")
-    pairs = SpokenPairs(dataset, judged, [place for place, _ in taught])
+    pairs = SpokenPairs(dataset, judged, [index for index, _ in taught])
     _train(run, OmniTraining(model, pairs, [round(score) for _, score in taught], run.config.seed), _data_key(judged, taught))
     model.save_adapter(run.reward_dir / "omni")
     pupil = InProcess(model)
-    scored = pupil.score_each(SpokenPairs(dataset, held, [place for place, _ in held.scored()]))
-    found = [one for one in scored if isinstance(one, OmniScore)]
-    mass = [one.digit_mass for one in found]
-    # Agreement over what it could score; how many it could not stands beside.
-    kept = held.only([place for (place, _), one in zip(held.scored(), scored, strict=True) if isinstance(one, OmniScore)])
-    return agreement_report([one.expected for one in found], judged, kept) | {
+    scored = pupil.score_each(SpokenPairs(dataset, held, [index for index, _ in held.scored()]))
+    valid = [score for score in scored if isinstance(score, OmniScore)]
+    mass = [score.digit_mass for score in valid]
+    # Agreement over the scored answers; `held_out_unscored` counts the others.
+    kept = held.only([index for (index, _), score in zip(held.scored(), scored, strict=True) if isinstance(score, OmniScore)])
+    return agreement_report([score.expected for score in valid], judged, kept) | {
         "model": config.model,
         "pairs": len(pairs),
         "pairs_left_out": len(judged.scored()) - len(pairs),
-        "held_out_unscored": len(scored) - len(found),
+        "held_out_unscored": len(scored) - len(valid),
         "digit_mass_mean": float(np.mean(mass)) if mass else None,
-        "low_mass_share": float(np.mean([one < LOW_MASS for one in mass])) if mass else None,
+        "low_mass_share": float(np.mean([share < LOW_MASS for share in mass])) if mass else None,
         "probes": _probe(pupil, dataset, held),
     }
 
@@ -102,11 +102,11 @@ def _train(run: Run, training: OmniTraining, data: str) -> None:
     """Train all steps, from the newest checkpoint of a training on the same data; the adapter is written at the end."""
     config = training.model.config
     checkpoints = run.folder / "checkpoints" / f"omni-{data}"
-    found = latest_checkpoint(checkpoints)
-    first = restore_training(found, training.model, training.optimiser) if found else 0
+    checkpoint = latest_checkpoint(checkpoints)
+    first = restore_training(checkpoint, training.model, training.optimiser) if checkpoint else 0
     log = run.folder / "omni.jsonl"
     drop_steps_from(log, first)
-    # One is kept, and one more while it is written.
+    # One checkpoint is kept; a second exists while it is written.
     if most := min(2, (config.steps - 1) // config.checkpoint_every):
         run.say(f"  {describe_size(training_bytes(training.model), most, adapters=True)}")
     with run.bar("Omni steps", config.steps) as bar:
@@ -122,7 +122,7 @@ def _train(run: Run, training: OmniTraining, data: str) -> None:
 
 def _data_key(judged: JudgedAnswers, taught: Sequence[tuple[int, float]]) -> str:
     """Hash the training data: when people score more, training begins again."""
-    rows = [[answer_key(judged.queries[judged.owners[place]].id, judged.codes[place]), score] for place, score in taught]
+    rows = [[answer_key(judged.queries[judged.owners[index]].id, judged.codes[index]), score] for index, score in taught]
     return key_of(rows)[:12]
 
 
@@ -152,6 +152,6 @@ def _probe(pupil: InProcess, dataset: Dataset, held: JudgedAnswers) -> dict[str,
         queries = [held.queries[n % len(held.queries)] for n in range(len(clips))]
         questions = [read_clip(inside(dataset.folder, query.clip)) for query in queries]
         scored = pupil.score_each([SpokenPair(question, clip) for question, clip in zip(questions, clips, strict=True)])
-        values = [one.expected for one in scored if isinstance(one, OmniScore)]
+        values = [score.expected for score in scored if isinstance(score, OmniScore)]
         table[kind] = {"model_max": max(values) if values else None, "unscored": len(scored) - len(values), "n": len(clips)}
     return table

@@ -1,4 +1,4 @@
-"""Checks the installation: packages, model files, programs, disk."""
+"""Checks of the installation: packages, model files, programs, disk."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class DryRun:
     roles: dict[str, RoleMemory]
     devices: list[DeviceLoad]
     room: float
-    place: str
+    devices_of: str
     planned: dict[str, float]
     hosts: dict[str, dict[str, float]]
     problems: list[str]
@@ -68,16 +68,16 @@ def choose_cluster(config: RunConfig, rates: Rates, name: str | None) -> tuple[C
 
     And a word for it.
     """
-    wanted = any(role.gpus for role in config.align.workers.by_role.values())
+    needs_gpus = any(role.gpus for role in config.align.workers.by_role.values())
     if name is not None:
         return load_cluster(name, rates), name
-    if not wanted:
+    if not needs_gpus:
         return load_cluster(HERE, rates, {"device.memory_gib.value": memory_here() / GIB}), "this machine's memory"
-    found = devices_here()
-    if not found:
+    gpus = devices_here()
+    if not gpus:
         return load_cluster(DEFAULT_CLUSTER, rates), f"{DEFAULT_CLUSTER}, since this machine has no GPU"
-    changes = {"device.memory_gib.value": min(found) / GIB, "devices": len(found), "learner.shard_over": 1}
-    return load_cluster(DEFAULT_CLUSTER, rates, changes), f"{len(found)} GPUs here"
+    changes = {"device.memory_gib.value": min(gpus) / GIB, "devices": len(gpus), "learner.shard_over": 1}
+    return load_cluster(DEFAULT_CLUSTER, rates, changes), f"{len(gpus)} GPUs here"
 
 
 def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) -> DryRun:
@@ -99,7 +99,7 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
     mine = _in_its_precision(mine, weights.element_size(), align.optimizer.mixed_precision, align.lora is not None)
     known = _with_sizes(known, learner.policy)
     parameters = {"policy": learner.policy.model} | learner.encoders | learner.vocoder
-    counts = {name: sum(one.numel() for one in model.parameters()) for name, model in parameters.items()}
+    counts = {name: sum(parameter.numel() for parameter in model.parameters()) for name, model in parameters.items()}
     planned = _planned(config, mine, rates, known)
     roles = {
         "learner": _learner(config, learner, mine, planned["learner"]),
@@ -116,9 +116,9 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
     load = load_of(config, known)
     sizes = cost.policy_sizes(known.sizes, known.facts)
     hosts = hosts_of(sizes, known.facts, mine, load, align.steps * load.queries)
-    for role, one in roles.items():
-        if one.host:
-            hosts[f"all {role} workers"] = {part: workers[role].count * size for part, size in one.host.items()}
+    for role, memory in roles.items():
+        if memory.host:
+            hosts[f"all {role} workers"] = {part: workers[role].count * size for part, size in memory.host.items()}
     return DryRun(
         policy=known.name,
         sizes_from=rollout.sizes_from,
@@ -126,10 +126,10 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
         roles=roles,
         devices=loads,
         room=room,
-        place=where,
+        devices_of=where,
         planned={role: sum(parts.values()) for role, parts in planned.items()},
         hosts=hosts,
-        problems=[text for one in loads if (text := refusal(one, roles, room))] + (shared_ranks(loads) if on_gpus else []),
+        problems=[text for load in loads if (text := refusal(load, roles, room))] + (shared_ranks(loads) if on_gpus else []),
     )
 
 
@@ -177,7 +177,7 @@ def _learner(config: RunConfig, skeleton: Skeleton, cluster: Cluster, planned: M
         "weights": total / shards,
         "reference": bytes_of(policy.frozen) / shards if policy.frozen is not None else 0.0,
         "optimiser": 2 * 4.0 * trained / shards,
-        # As many of them as are there at the plan's fullest moment.
+        # As many gradients as the plan has at its peak.
         "gradients": planned["gradients"] * (8.0 * trained / shards) / planned["optimiser"],
         "activations": planned["activations"],
         "logits": planned["logits"],
@@ -200,7 +200,8 @@ def _rollout(config: RunConfig, skeleton: Skeleton, planned: Mapping[str, float]
         with torch.device("meta"):
             policy.add_lora(lora.rank, lora.alpha)
         beneath = sum(
-            one.get_base_layer().weight.numel() * one.get_base_layer().weight.element_size() for one in policy.adapters
+            adapter.get_base_layer().weight.numel() * adapter.get_base_layer().weight.element_size()
+            for adapter in policy.adapters
         )
     device = {
         "weights": float(weights),
@@ -229,22 +230,22 @@ def _reward(config: RunConfig, planned: Mapping[str, float]) -> RoleMemory:
     return RoleMemory({"reward model": float(bytes_of(*networks.values())), "reward model's activations": working}, {})
 
 
-def dry_run_json(found: DryRun) -> dict[str, Any]:
+def dry_run_json(report: DryRun) -> dict[str, Any]:
     """Return the dry run as plain JSON; memory in bytes."""
     return {
-        "policy": found.policy,
-        "sizes_from": found.sizes_from,
-        "devices_of": found.place,
-        "parameters": found.parameters,
+        "policy": report.policy,
+        "sizes_from": report.sizes_from,
+        "devices_of": report.devices_of,
+        "parameters": report.parameters,
         "roles": {
-            role: {"device": one.device, "host": one.host, "planned": found.planned[role], "apart": found.apart(role)}
-            for role, one in found.roles.items()
+            role: {"device": memory.device, "host": memory.host, "planned": report.planned[role], "apart": report.apart(role)}
+            for role, memory in report.roles.items()
         },
         "devices": [
-            {"numbers": list(one.numbers), "roles": list(one.roles), "needed": one.needed, "room": found.room}
-            for one in found.devices
+            {"numbers": list(load.numbers), "roles": list(load.roles), "needed": load.needed, "room": report.room}
+            for load in report.devices
         ],
-        "hosts": found.hosts,
-        "fits": not found.problems,
-        "problems": found.problems,
+        "hosts": report.hosts,
+        "fits": not report.problems,
+        "problems": report.problems,
     }

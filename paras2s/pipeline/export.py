@@ -1,6 +1,6 @@
 """`paras2s export`: the policy of a run at any of its checkpoints, in the layout of its family's released weights.
 
-The folder is complete or not there: it is made under another name and renamed. Left out: sending it to a hub.
+The folder is complete or missing: it is made under another name and renamed. Left out: sending it to a hub.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def export_checkpoint(
     _refuse(checkpoint, run, adapters, components)
     out = out or run.folder / "export" / (checkpoint.name + ("-adapters" if adapters else ""))
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise StorageError(f"{out}: is there already; give another folder, or delete it")
+        raise StorageError(f"{out}: exists already; give another folder, or delete it")
     updates = read_position(checkpoint).next_step if (checkpoint / COMPLETE).is_file() else 0
     trained = not is_checkpoint(checkpoint)
     policy = policy_at(run, checkpoint) if trained else load_policy(checkpoint, run.config.policy.kind, "cpu")
@@ -95,29 +95,33 @@ def _run_around(checkpoint: Path) -> Path:
     for folder in (checkpoint, *checkpoint.resolve().parents):
         if (folder / RESOLVED).is_file():
             return folder
-    raise ConfigError(f"{checkpoint}: lies in no run's folder (none above it has {RESOLVED}); give the run's by --run")
+    raise ConfigError(
+        f"{checkpoint}: is in no run's folder (no folder above it has {RESOLVED}); give the run's folder by --run"
+    )
 
 
 def _require_checkpoint(checkpoint: Path) -> None:
     if (checkpoint / COMPLETE).is_file() or is_checkpoint(checkpoint):
         return
     # A run's own folder is easily given in place of one of these.
-    there = [str(path) for path in checkpoints_in(checkpoint / "checkpoints" / "align").values()]
+    checkpoints = [str(path) for path in checkpoints_in(checkpoint / "checkpoints" / "align").values()]
     raise PolicyError(
         f"{checkpoint}: is no complete checkpoint: it has neither {COMPLETE} nor a policy's policy.json or config.json; "
-        f"give {' or '.join(there) or 'RUN/checkpoints/align/step_NNNNNN, or RUN/aligned'}"
+        f"give {' or '.join(checkpoints) or 'RUN/checkpoints/align/step_NNNNNN, or RUN/aligned'}"
     )
 
 
 def _refuse(checkpoint: Path, run: Run, adapters: bool, components: bool) -> None:
     if checkpoint.resolve().parent == (run.folder / "checkpoints" / "sft").resolve():
-        raise PolicyError(f"{checkpoint}: is of the warm-up; once that is done, its policy is {run.sft_dir}")
+        raise PolicyError(f"{checkpoint}: is a checkpoint of the warm-up; once that is done, export {run.sft_dir}")
     if adapters and is_checkpoint(checkpoint):
-        raise ConfigError(f"--adapters: in {checkpoint} they are folded in; give one of {run.folder}/checkpoints/align")
+        raise ConfigError(
+            f"--adapters: in {checkpoint} adapters are folded in; give a folder in {run.folder}/checkpoints/align"
+        )
     if adapters and run.config.align.lora is None:
         raise ConfigError("--adapters: this run trained all weights; leave the option out")
     if adapters and components:
-        raise ConfigError("--components: a folder of adapters finds them by the weights beneath; leave one option out")
+        raise ConfigError("--components: adapters use the components of their base weights; leave one option out")
 
 
 def _lora_of(run: Run) -> LoraConfig:

@@ -1,6 +1,6 @@
-"""Answers with their scores in one file: what a reward model learned from, so that it can be trained again with more of them.
+"""Answers with their scores in one file: a reward model's training answers, so that it can be trained again on more.
 
-The file is NumPy's: the codes of all answers one behind the other, and a row of JSON for each.
+The file is NumPy's: the codes of all answers one after another, and a row of JSON for each.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paras2s.types import Unscored
 from paras2s.utils.io import write_bytes
 
 VERSION = 1
-# Parts of what a reward model is made of: answers and degenerate ones that it learns from, and answers that are kept out, with
+# Parts of a reward model's answers: answers and degenerate ones to learn from, and answers that are kept out, with
 # the policy's own codes and with those that their sound is coded into.
 LEARNED, DEGENERATE, KEPT_OUT, KEPT_OUT_AGAIN = "learned", "degenerate", "kept out", "kept out, coded again"
 
@@ -29,7 +29,7 @@ LEARNED, DEGENERATE, KEPT_OUT, KEPT_OUT_AGAIN = "learned", "degenerate", "kept o
 class AnswerRow:
     """An answer as codes [T, K] of the embedded codec, and its scores by name, or why it has none.
 
-    `query_id` is None where it answers no query of the run.
+    `query_id` is None if it answers no query of the run.
     """
 
     part: str
@@ -57,15 +57,17 @@ def write_answers(path: Path, answers: Sequence[AnswerRow], queries: Sequence[st
         StorageError: the disk refused.
     """
     rows = [
-        {"part": one.part, "query_id": one.query_id}
-        | ({"unscored": vars(one.scores)} if isinstance(one.scores, Unscored) else {"scores": one.scores})
-        for one in answers
+        {"part": answer.part, "query_id": answer.query_id}
+        | ({"unscored": vars(answer.scores)} if isinstance(answer.scores, Unscored) else {"scores": answer.scores})
+        for answer in answers
     ]
     described = json.dumps({"version": VERSION, "queries": list(queries), "rows": rows}, allow_nan=False)
-    width = max((one.codes.shape[1] for one in answers if len(one.codes)), default=1)
-    flat = np.concatenate([np.zeros((0, width), np.int16), *(one.codes.astype(np.int16) for one in answers if len(one.codes))])
+    width = max((answer.codes.shape[1] for answer in answers if len(answer.codes)), default=1)
+    flat = np.concatenate(
+        [np.zeros((0, width), np.int16), *(answer.codes.astype(np.int16) for answer in answers if len(answer.codes))]
+    )
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, described=np.array(described), steps=[len(one.codes) for one in answers], codes=flat)
+    np.savez_compressed(buffer, described=np.array(described), steps=[len(answer.codes) for answer in answers], codes=flat)
     write_bytes(path, buffer.getvalue())
 
 
@@ -86,8 +88,8 @@ def read_answers(path: Path) -> AnswerFile:
         raise DataError(f"{path}: cannot be read ({one_line(error)}); run the stage that writes it again") from error
     answers = tuple(
         AnswerRow(
-            row["part"], row["query_id"], one, row["scores"] if "scores" in row else Unscored(**row["unscored"])
+            row["part"], row["query_id"], answer_codes, row["scores"] if "scores" in row else Unscored(**row["unscored"])
         )
-        for row, one in zip(described["rows"], codes, strict=True)
+        for row, answer_codes in zip(described["rows"], codes, strict=True)
     )  # fmt: skip
     return AnswerFile(tuple(described["queries"]), answers)

@@ -1,6 +1,6 @@
 """The card of an exported policy, README.md of its folder: base, data, reward, training, scores, and the config of its run.
 
-Everything is read from the run's folder; what is not there is named as not measured. The licence is left to the user.
+Everything is read from the run's folder; missing figures are named as not measured. The licence is left to the user.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def model_card(run: Run, updates: int, adapters: bool, missing: Sequence[str]) -
     """Write the card of the policy after n updates; `missing` names the frozen components that the folder lacks.
 
     Raises:
-        DataError: a file of the run that is there cannot be read.
+        DataError: an existing file of the run cannot be read.
     """
     config = run.config
     base = config.policy.weights.name if config.policy.weights else "none"
@@ -78,7 +78,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     config = run.config
     align, objective = config.align, config.align.objective
     origin = read_json(run.folder / ORIGIN) if (run.folder / ORIGIN).is_file() else {}
-    sources = [f"{one.key} ({one.kind}), weight {one.weight:g}" for one in config.reward.sources]
+    sources = [f"{source.key} ({source.kind}), weight {source.weight:g}" for source in config.reward.sources]
     trained = "all weights" if align.lora is None else f"adapters of rank {align.lora.rank}, alpha {align.lora.alpha}"
     warmup = f"{config.warmup.steps} steps of {config.warmup.batch_size}" if config.warmup.steps else "none"
     return [

@@ -1,4 +1,4 @@
-"""Answers of other systems than the policy, for the reward model to learn from and to be asked about.
+"""Answers of systems other than the policy, to train and to probe the reward model.
 
 The SFT policy's own samples show one take of each demonstrated sentence. A reward model that sees no others learns the takes.
 """
@@ -59,7 +59,7 @@ def plan_spoken(styles: Sequence[str]) -> list[SpokenAnswer]:
         against = contrary[family.tone][0]
         last = len(family.answers) - 1
         for number, text in enumerate(family.answers):
-            # The dataset's answers were chosen from these takes, so that most lie in the cache.
+            # The dataset's answers were chosen from these takes, so most are in the cache.
             takes = [answer_take(text, family.tone, n) for n in range(TAUGHT_TAKES + 1)]
             planned += [
                 SpokenAnswer(style, "sentence" if number == last else "take" if n == TAUGHT_TAKES else "", True, take)
@@ -73,19 +73,19 @@ def plan_spoken(styles: Sequence[str]) -> list[SpokenAnswer]:
 
 
 def judge_spoken(run: Run, teacher: Teacher, styles: Sequence[str]) -> list[JudgedSpoken]:
-    """Speak the planned answers and have them scored; those without a score are left out and counted aloud."""
+    """Speak the planned answers and have them scored; those without a score are left out and logged."""
     planned = plan_spoken(styles)
-    texts = len({one.take.text for one in planned})
+    texts = len({answer.take.text for answer in planned})
     with run.bar("other answers spoken", texts) as bar:
-        rendered = render([one.take for one in planned], run.config.cache_dir, bar.at)
+        rendered = render([answer.take for answer in planned], run.config.cache_dir, bar.at)
         bar.at(texts, texts)
-    requests = [TeacherRequest("", one.style, None, clip.clip) for one, clip in zip(planned, rendered, strict=True)]
+    requests = [TeacherRequest("", answer.style, None, clip.clip) for answer, clip in zip(planned, rendered, strict=True)]
     with run.bar("other answers judged", len(requests)) as bar:
-        found = teacher.scores(requests, bar.at)
-    if failed := sum(isinstance(one, Unscored) for one in found):
-        run.say(f"  {failed} of {len(found)} spoken answers have no score and are left out")
+        judged = teacher.scores(requests, bar.at)
+    if failed := sum(isinstance(scores, Unscored) for scores in judged):
+        run.say(f"  {failed} of {len(judged)} spoken answers have no score and are left out")
     return [
-        JudgedSpoken(one, clip.features.codes, scores)
-        for one, clip, scores in zip(planned, rendered, found, strict=True)
+        JudgedSpoken(answer, clip.features.codes, scores)
+        for answer, clip, scores in zip(planned, rendered, judged, strict=True)
         if not isinstance(scores, Unscored)
     ]

@@ -1,6 +1,6 @@
 """People as the teacher of a reward model: their scores or their choices between answers, from the files of a listening study.
 
-The first `paras2s distill` samples the answers, writes them as items of a study and stops; with what people said it goes on.
+The first `paras2s distill` samples the answers, writes them as items of a study and stops; with people's answers it continues.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def read_scores(path: Path) -> dict[str, float]:
     of either kind half a win, laid over the scale: it compares the answers to one query and nothing else, as GRPO does.
 
     Raises:
-        DataError: missing, empty or a wrong row; names what is wrong.
+        DataError: missing, empty or a wrong row; names the fault.
     """
     given: dict[str, list[float]] = {}
     if path.suffix.lower() == SCORES_SUFFIX:
@@ -65,7 +65,7 @@ class PeopleTeacher:
     """People's scores of sampled answers; an answer that they were not given has none.
 
     Raises:
-        DataError: the file is wrong. One that is not there yet holds no scores.
+        DataError: the file is wrong. A missing file has no scores.
     """
 
     free = False
@@ -85,7 +85,7 @@ class PeopleTeacher:
         """Score answers in order, each for its own style alone."""
         on_progress(len(requests), len(requests))
         missing = Unscored(self.name, f"no score by people in {self.path}")
-        return [{one.style: self._scores[one.key]} if self.has(one.key) else missing for one in requests]
+        return [{request.style: self._scores[request.key]} if self.has(request.key) else missing for request in requests]
 
     def cost(self, requests: Sequence[TeacherRequest]) -> Cost:
         """Return no cost: nothing is paid by the call."""
@@ -104,15 +104,15 @@ class StudyAnswer:
 
 
 def require_people(teacher: PeopleTeacher, answers: Sequence[StudyAnswer], folder: Path) -> None:
-    """Let a run go on where people scored enough of its answers; else it writes the others as items of a study.
+    """Require that people scored enough of a run's answers; else write the others as items of a study.
 
     An answer without sound cannot be played: it has no item, and is not counted.
 
     Raises:
-        JudgeError: more of them lack a score than `max_unscored_share`; says by which commands people give it.
+        JudgeError: more answers lack a score than `max_unscored_share`; names the commands to collect scores.
     """
-    audible = {one.key: one for one in answers if len(one.clip.samples)}
-    missing = [one for one in audible.values() if not teacher.has(one.key)]
+    audible = {answer.key: answer for answer in answers if len(answer.clip.samples)}
+    missing = [answer for answer in audible.values() if not teacher.has(answer.key)]
     if len(missing) <= teacher.max_unscored_share * len(audible):
         return
     in_pairs = teacher.path.suffix.lower() == CHOICES_SUFFIX
@@ -121,13 +121,13 @@ def require_people(teacher: PeopleTeacher, answers: Sequence[StudyAnswer], folde
     if not items:
         raise JudgeError(
             f"distill.teacher: {teacher.path}: {len(missing)} of {len(audible)} answers are the only one to their question, so "
-            f"that there is nothing to choose from; raise distill.answers_per_query, or let people score them (FILE.csv)"
+            f"there is nothing to choose from; raise distill.answers_per_query, or let people score them (FILE.csv)"
         )
-    there = "holds no score of" if teacher.path.exists() else "is not there yet, so that no score is known of"
+    lacks = "has no score for" if teacher.path.exists() else "is missing, so there is no score for"
     source, study = shlex.quote(str(folder / "items.jsonl")), shlex.quote(str(folder / "study"))
     raise JudgeError(
-        f"distill.teacher: {teacher.path} {there} {len(missing)} of {len(audible)} answers, more than "
-        f"distill.max_unscored_share allows. {items} items of a listening study lie in {folder / 'items.jsonl'}. Let people "
+        f"distill.teacher: {teacher.path} {lacks} {len(missing)} of {len(audible)} answers, more than "
+        f"distill.max_unscored_share allows. {items} items of a listening study are in {folder / 'items.jsonl'}. Let people "
         f"listen: `paras2s study new {source} --kind {kind} --out {study} --annotator NAME`, `paras2s studio {study}`, "
         f"`paras2s study export {study} --out EXPORT`; add EXPORT/{exported} to {teacher.path}, and run this again: the "
         "answers stay the same"
@@ -137,21 +137,21 @@ def require_people(teacher: PeopleTeacher, answers: Sequence[StudyAnswer], folde
 def _write_items(answers: Sequence[StudyAnswer], teacher: PeopleTeacher, folder: Path, in_pairs: bool) -> int:
     """Write items.jsonl and its clips; return how many items there are."""
     by_query: dict[str, list[StudyAnswer]] = {}
-    for one in answers:
-        by_query.setdefault(one.query_id, []).append(one)
+    for answer in answers:
+        by_query.setdefault(answer.query_id, []).append(answer)
     rows: list[dict[str, Any]] = []
     for number, group in enumerate(by_query.values()):
         # Pairs of answers that all have a score were chosen between already.
-        several = [pair for pair in combinations(group, 2) if not all(teacher.has(one.key) for one in pair)]
+        several = [pair for pair in combinations(group, 2) if not all(teacher.has(answer.key) for answer in pair)]
         question = f"clips/question-{number:05d}.wav"
-        clip_of = {one.key: f"clips/{one.key.replace('/', '_')}.wav" for one in group}
+        clip_of = {answer.key: f"clips/{answer.key.replace('/', '_')}.wav" for answer in group}
         if several or not in_pairs:
             write_clip(folder / question, read_clip(group[0].question))
-            for one in group:
-                write_clip(folder / clip_of[one.key], one.clip)
-        for together in several if in_pairs else [(one,) for one in group]:
-            names = [clip_of[one.key] for one in together]
-            systems = [one.key if in_pairs else "policy" for one in together]
+            for answer in group:
+                write_clip(folder / clip_of[answer.key], answer.clip)
+        for together in several if in_pairs else [(answer,) for answer in group]:
+            names = [clip_of[answer.key] for answer in together]
+            systems = [answer.key if in_pairs else "policy" for answer in together]
             rows.append(
                 {
                     "id": together[0].query_id if in_pairs else together[0].key,

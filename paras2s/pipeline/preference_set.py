@@ -1,6 +1,6 @@
-"""The preference set: answers that the SFT policy samples, and what the teacher scores them (ParaS2S, section 4.2).
+"""The preference set: answers that the SFT policy samples, and their scores by the teacher (ParaS2S, section 4.2).
 
-Answers and scores are written as they come. A run that was stopped samples and judges what is missing, and memory holds the
+Answers and scores are written as they come. A stopped run samples and judges the missing ones, and memory holds the
 sound of no more answers than are judged together.
 """
 
@@ -42,15 +42,15 @@ JUDGED_TOGETHER = 3072
 
 @dataclass(frozen=True)
 class Sampled:
-    """Answers, and which query each was given to."""
+    """Answers, and the query of each."""
 
     owners: list[int]
     answers: list[StoredAnswer]
 
     @property
     def coded_by_policy(self) -> bool:
-        """Whether the codes are the policy's own, and not made from its sound."""
-        return all(one.file is None for one in self.answers)
+        """Whether the codes are the policy's own, not made from its sound."""
+        return all(answer.file is None for answer in self.answers)
 
     def parts(self, size: int) -> Iterator[Sampled]:
         """Return the same in parts of at most `size` answers."""
@@ -63,9 +63,13 @@ def study_answers(dataset: Dataset, queries: Sequence[Query], sampled: Sampled) 
     """Return sampled answers in the form that people are given."""
     return [
         StudyAnswer(
-            answer_key(query.id, one.codes), query.id, query.category or "", inside(dataset.folder, query.clip), one.sound()
+            answer_key(query.id, answer.codes),
+            query.id,
+            query.category or "",
+            inside(dataset.folder, query.clip),
+            answer.sound(),
         )
-        for owner, one in zip(sampled.owners, sampled.answers, strict=True)
+        for owner, answer in zip(sampled.owners, sampled.answers, strict=True)
         for query in [queries[owner]]
     ]
 
@@ -79,7 +83,7 @@ def open_sampler(run: Run) -> Sampler:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SampleJob:
     """`count` answers to each of some queries; `stream` sets their seeds apart from those of other answers of the run."""
 
     queries: Sequence[Query]
@@ -87,15 +91,15 @@ class Wanted:
     stream: int
 
 
-def sample_answers(run: Run, dataset: Dataset, wanted: Sequence[Wanted]) -> list[Sampled]:
-    """Sample all answers that are wanted; shards that an earlier try wrote are read.
+def sample_answers(run: Run, dataset: Dataset, requests: Sequence[SampleJob]) -> list[Sampled]:
+    """Sample all requested answers; shards of an earlier try are read.
 
     Raises:
         ConfigError: the disk has no room for them.
     """
-    planned = [_plan(run, one) for one in wanted]
+    planned = [_plan(run, request) for request in requests]
     missing = [shard for shards in planned for shard in shards if read_shard(shard) is None]
-    total = sum(len(one.queries) for one in wanted)
+    total = sum(len(request.queries) for request in requests)
     with run.bar("answers sampled", total) as bar:
         done = total - sum(len(shard.queries) for shard in missing)
         for number, shard in enumerate(open_sampler(run).sample(ClipFolder(dataset.folder.resolve()), missing)):
@@ -105,19 +109,20 @@ def sample_answers(run: Run, dataset: Dataset, wanted: Sequence[Wanted]) -> list
                 _announce_size(run, shard, len(missing))
     return [
         Sampled(
-            [owner for owner in range(len(one.queries)) for _ in range(one.count)], [a for s in shards for a in _written(s)]
+            [owner for owner in range(len(request.queries)) for _ in range(request.count)],
+            [a for s in shards for a in _written(s)],
         )
-        for one, shards in zip(wanted, planned, strict=True)
+        for request, shards in zip(requests, planned, strict=True)
     ]
 
 
-def _plan(run: Run, wanted: Wanted) -> list[AnswerShard]:
+def _plan(run: Run, request: SampleJob) -> list[AnswerShard]:
     temperature, seed = run.config.distill.temperature, run.config.seed
     sampling = Sampling(temperature, temperature, run.config.policy.max_answer_steps)
     # Absolute, since workers have other working directories.
-    folder = (run.reward_dir / f"sampled-{wanted.stream}").resolve()
-    made_of = key_of([fingerprint(run.sft_dir), seed, wanted.stream, temperature, sampling.max_steps])
-    return plan_shards(folder, wanted.queries, wanted.count, sampling, seed, wanted.stream, made_of)
+    folder = (run.reward_dir / f"sampled-{request.stream}").resolve()
+    made_of = key_of([fingerprint(run.sft_dir), seed, request.stream, temperature, sampling.max_steps])
+    return plan_shards(folder, request.queries, request.count, sampling, seed, request.stream, made_of)
 
 
 def _written(shard: AnswerShard) -> list[StoredAnswer]:
@@ -130,18 +135,18 @@ def _written(shard: AnswerShard) -> list[StoredAnswer]:
 
 
 def _announce_size(run: Run, shard: AnswerShard, shards: int) -> None:
-    """Say how much disk the answers take, by the first shard of them.
+    """Log how much disk the answers take, estimated from the first shard.
 
     Raises:
-        ConfigError: there is less.
+        ConfigError: the disk has less.
     """
     files = [shard.path, *(shard.sounds.iterdir() if shard.sounds.is_dir() else ())]
-    wanted = sum(file.stat().st_size for file in files) * (shards - 1)
+    needed = sum(file.stat().st_size for file in files) * (shards - 1)
     free = shutil.disk_usage(shard.folder).free
-    run.say(f"  the answers take {size_text(wanted)} more in {shard.folder}, which has {size_text(free)} left")
-    if wanted > free:
+    run.say(f"  the answers take {size_text(needed)} more in {shard.folder}, which has {size_text(free)} left")
+    if needed > free:
         raise ConfigError(
-            f"distill.answers_per_query: the answers take {size_text(wanted)} more and {shard.folder} has {size_text(free)} "
+            f"distill.answers_per_query: the answers take {size_text(needed)} more and {shard.folder} has {size_text(free)} "
             "left; free some, or take fewer answers or shorter ones (policy.max_answer_steps)"
         )
 
@@ -150,7 +155,7 @@ def open_teacher(run: Run, dataset: Dataset) -> Teacher:
     """Open the teacher that the config names.
 
     Raises:
-        ConfigError: no such judge, one that must not teach, or it lacks its key.
+        ConfigError: no such judge, a judge that must not teach, or a missing key.
     """
     from paras2s.configs.schema.judges import RUBRIC
     from paras2s.reward.judges.registry import open_scoring_judge
@@ -186,7 +191,7 @@ class JudgedAnswers:
     @cached_property
     def codes(self) -> list[np.ndarray]:
         """Codes [T, K] of the embedded codec."""
-        return [one.codes for one in self.answers]
+        return [answer.codes for answer in self.answers]
 
     @property
     def coded_again(self) -> list[np.ndarray]:
@@ -196,16 +201,16 @@ class JudgedAnswers:
     def only(self, places: Sequence[int]) -> JudgedAnswers:
         """Return the same, of some answers alone."""
         fields: tuple[list[Any], ...] = (self.owners, self.answers, self.scores, self.durations_s, self.loudness_db)
-        owners, answers, scores, durations, loudness = ([field[place] for place in places] for field in fields)
-        again = None if self.again is None else [self.again[place] for place in places]
+        owners, answers, scores, durations, loudness = ([field[index] for index in places] for field in fields)
+        again = None if self.again is None else [self.again[index] for index in places]
         return JudgedAnswers(self.queries, self.encoded, owners, answers, scores, durations, loudness, self.per_s, again)
 
     def scored(self) -> list[tuple[int, float]]:
         """Return (answer, score for its own style) of the answers that have a score."""
         return [
-            (place, scores[style])
-            for place, scores in enumerate(self.scores)
-            if isinstance(scores, dict) and (style := self.queries[self.owners[place]].style or "") in scores
+            (index, scores[style])
+            for index, scores in enumerate(self.scores)
+            if isinstance(scores, dict) and (style := self.queries[self.owners[index]].style or "") in scores
         ]
 
 
@@ -222,7 +227,7 @@ def judge_sampled(
     """Score all answers by the teacher, part by part; `per_s` counts the time it takes to measure them too.
 
     `with_bar` False: another bar is shown meanwhile, and there can be only one. `folder` keeps the scores of a teacher without
-    a cache of its own, None: the reward model's. So many answers more the run will have scored `later`: their cost is stated.
+    a cache of its own, None: the reward model's. The run will score `later` more answers, whose cost is logged as well.
     """
     started = time.perf_counter()
     folder = folder or run.reward_dir
@@ -236,14 +241,14 @@ def judge_sampled(
     again: list[np.ndarray] = []
     with progress_bar(run.console, "answers judged", total, run.quiet or not with_bar, tell) as bar:
         for part in sampled.parts(JUDGED_TOGETHER):
-            clips = [one.sound() for one in part.answers]
+            clips = [answer.sound() for answer in part.answers]
             before = len(scores)
             requests = _requests(dataset, queries, part, clips)
             scores += _score(folder, teacher, requests, lambda done, _, before=before: bar.at(before + done, total))
             durations_s += [clip.duration_s for clip in clips]
             loudness_db += [_loudness_db(clip) for clip in clips]
             again += code_clips(clips) if sampled.coded_by_policy else []
-    unscored = [one for one in scores if isinstance(one, Unscored)]
+    unscored = [score for score in scores if isinstance(score, Unscored)]
     if unscored:
         run.say(f"  {len(unscored)} of {len(scores)} answers have no score (the first: {unscored[0].reason})")
     per_s = total / (time.perf_counter() - started)
@@ -255,19 +260,19 @@ def judge_sampled(
 def _requests(dataset: Dataset, queries: Sequence[Query], part: Sampled, clips: Sequence[Clip]) -> list[TeacherRequest]:
     of_answers = [queries[owner] for owner in part.owners]
     return [
-        TeacherRequest(q.text or "", q.style or "", inside(dataset.folder, q.clip), clip, answer_key(q.id, one.codes))
-        for q, clip, one in zip(of_answers, clips, part.answers, strict=True)
+        TeacherRequest(q.text or "", q.style or "", inside(dataset.folder, q.clip), clip, answer_key(q.id, answer.codes))
+        for q, clip, answer in zip(of_answers, clips, part.answers, strict=True)
     ]
 
 
 def _announce_cost(
     run: Run, dataset: Dataset, teacher: Teacher, queries: Sequence[Query], sampled: Sampled, later: int
 ) -> None:
-    """Say what the scores cost at most, and what those of `later` will at the same price an answer."""
+    """Log the most that the scores cost, and those of `later` at the same price an answer."""
     calls = 0
     usd: float | None = 0.0
     for part in sampled.parts(JUDGED_TOGETHER):
-        cost = teacher.cost(_requests(dataset, queries, part, [one.sound() for one in part.answers]))
+        cost = teacher.cost(_requests(dataset, queries, part, [answer.sound() for answer in part.answers]))
         # A price that is not known once is known nowhere.
         calls, usd = calls + cost.calls, None if cost.usd is None or usd is None else usd + cost.usd
     if calls:
@@ -283,14 +288,14 @@ def _price(usd: float | None) -> str:
 
 
 def _score(folder: Path, teacher: Teacher, requests: Sequence[TeacherRequest], on_progress: Any) -> list[Scores | Unscored]:
-    """Scores of one part. Those of a teacher without a cache of its own are written, and read by a run that goes on."""
+    """Score one part. Scores of a teacher without a cache of its own are stored for resumed runs."""
     if not teacher.free:
         return teacher.scores(requests, on_progress)
-    path = folder / "judged" / f"{key_of([teacher.name, [[one.key, one.style] for one in requests]])[:32]}.json"
+    path = folder / "judged" / f"{key_of([teacher.name, [[request.key, request.style] for request in requests]])[:32]}.json"
     if not path.is_file():
         scores = teacher.scores(requests, on_progress)
-        write_json(path, [{"unscored": vars(one)} if isinstance(one, Unscored) else {"scores": one} for one in scores])
-    return [one["scores"] if "scores" in one else Unscored(**one["unscored"]) for one in read_json(path)]
+        write_json(path, [{"unscored": vars(score)} if isinstance(score, Unscored) else {"scores": score} for score in scores])
+    return [row["scores"] if "scores" in row else Unscored(**row["unscored"]) for row in read_json(path)]
 
 
 def _loudness_db(clip: Clip) -> float:
@@ -299,13 +304,13 @@ def _loudness_db(clip: Clip) -> float:
 
 def degenerate_answers(dataset: Dataset, per_kind: int, seed: int) -> dict[str, list[Clip]]:
     """Make degenerate relatives of demonstrated answers, by kind."""
-    demonstrated = sorted({one.clip for one in dataset.demonstrations})
-    found: dict[str, list[Clip]] = {kind: [] for kind in KINDS}
+    demonstrated = sorted({demonstration.clip for demonstration in dataset.demonstrations})
+    by_kind: dict[str, list[Clip]] = {kind: [] for kind in KINDS}
     for number in range(per_kind):
         answer = dataset.clip(demonstrated[(seed + number) % len(demonstrated)])
         for kind in KINDS:
-            found[kind].append(degenerate_clip(kind, answer, seed + number))
-    return found
+            by_kind[kind].append(degenerate_clip(kind, answer, seed + number))
+    return by_kind
 
 
 def save_preferences(run: Run, judged: JudgedAnswers) -> None:

@@ -83,7 +83,7 @@ def check_warmup(folder: Path, kind: str | None) -> None:
     """Check that what a released checkpoint's warm-up needs besides the checkpoint is there.
 
     Raises:
-        PolicyError: it is not there, or the model cannot be warmed up.
+        PolicyError: the decoder is missing, or the model cannot be warmed up.
     """
     base = read_adapters(folder).base if has_adapters(folder) else folder
     policy_class(kind or kind_of(base)).check_warmup(base)
@@ -130,13 +130,13 @@ def check_models(config: RunConfig) -> None:
     Raises:
         ConfigError: one is neither a folder nor there.
     """
-    wanted = {}
+    names = {}
     if config.distill.omni is not None:
-        wanted["distill.omni.model"] = config.distill.omni.model
+        names["distill.omni.model"] = config.distill.omni.model
     for source in config.reward.sources:
         if source.kind == "omni" and "base_url" not in source.options and config.distill.omni is None:
-            wanted["reward.sources: omni: model"] = str(source.options.get("model", OmniConfig().model))
-    for key, name in wanted.items():
+            names["reward.sources: omni: model"] = str(source.options.get("model", OmniConfig().model))
+    for key, name in names.items():
         if not Path(name).is_dir() and not _in_cache(name):
             raise ConfigError(
                 f"{key}: {name} is neither a folder nor in the hub's cache, and no stage downloads; on a machine with network "

@@ -13,17 +13,17 @@ PROBES_OF_EACH = 8
 
 # What a reward model would have learned if it had listened to nothing that matters.
 BASELINES: dict[str, Callable[[JudgedAnswers, int], float]] = {
-    "majority": lambda judged, place: 0.0,
-    "length": lambda judged, place: float(len(judged.answers[place].codes)),
-    "loudness": lambda judged, place: judged.loudness_db[place],
+    "majority": lambda judged, index: 0.0,
+    "length": lambda judged, index: float(len(judged.answers[index].codes)),
+    "loudness": lambda judged, index: judged.loudness_db[index],
 }
 
 
 def agreement_report(predicted: Sequence[float], judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
     """Measure agreement of predictions with `held.scored()`, in its order; baselines are fitted on the training answers."""
     scored = held.scored()
-    wanted = [score for _, score in scored]
-    categories = [held.queries[held.owners[place]].category or "" for place, _ in scored]
+    targets = [score for _, score in scored]
+    categories = [held.queries[held.owners[index]].category or "" for index, _ in scored]
     taught = judged.scored()
     table = {
         name: fit_baseline(
@@ -32,10 +32,10 @@ def agreement_report(predicted: Sequence[float], judged: JudgedAnswers, held: Ju
         for name, measure in BASELINES.items()
     }
     return {
-        "held_out": agreement(predicted, wanted),
+        "held_out": agreement(predicted, targets),
         "held_out_by_category": {
-            one: agreement(*([row[n] for n, c in enumerate(categories) if c == one] for row in (predicted, wanted)))
-            for one in sorted(set(categories))
+            category: agreement(*([row[n] for n, c in enumerate(categories) if c == category] for row in (predicted, targets)))
+            for category in sorted(set(categories))
         },
-        "baselines": {name: agreement(guessed, wanted) for name, guessed in table.items()},
+        "baselines": {name: agreement(guessed, targets) for name, guessed in table.items()},
     }

@@ -1,4 +1,4 @@
-"""Scores of a reward model for what it did not learn from: degenerate audio, disorder, other takes, sentences, voices."""
+"""Scores of a reward model outside its training answers: degenerate audio, disorder, other takes, sentences, voices."""
 
 from __future__ import annotations
 
@@ -41,8 +41,11 @@ def judge_degenerate(teacher: Teacher, held: JudgedAnswers, dataset: Dataset) ->
         TeacherRequest(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
         for _, n, clip in rows
     ]
-    found = teacher.scores(requests, lambda done, total: None)
-    scores = [one[request.style] if isinstance(one, dict) else None for request, one in zip(requests, found, strict=True)]
+    judged_by_style = teacher.scores(requests, lambda done, total: None)
+    scores = [
+        scores_by_style[request.style] if isinstance(scores_by_style, dict) else None
+        for request, scores_by_style in zip(requests, judged_by_style, strict=True)
+    ]
     codes = code_clips([clip for _, _, clip in rows])
     return JudgedDegenerate([kind for kind, _, _ in rows], [n for _, n, _ in rows], codes, scores)
 
@@ -52,7 +55,7 @@ def probe(model: RewardModel, held: JudgedAnswers, degenerate: JudgedDegenerate)
     predicted = model.score([held.encoded[n] for n in degenerate.queries], degenerate.codes)
     table = {}
     for kind in dict.fromkeys(degenerate.kinds):
-        places = [place for place, one in enumerate(degenerate.kinds) if one == kind]
+        places = [index for index, other in enumerate(degenerate.kinds) if other == kind]
         scores = [score for p in places if (score := degenerate.scores[p]) is not None]
         table[kind] = {
             "judge_max": max(scores) if scores else None,
@@ -68,12 +71,12 @@ def _row(
     model: RewardModel, answers: Sequence[np.ndarray], predicted: Sequence[float], judged: Sequence[float | None], taught: bool
 ) -> dict[str, Any]:
     """Make a row; `known` is the share like the model's training answers; the others would get no score as rewards."""
-    known = [one for one in judged if one is not None]
+    known = [score for score in judged if score is not None]
     return {
         "taught": taught,
         "known": model.known_share(answers),
         "model_mean": float(np.mean(predicted)),
-        "model_above": float(np.mean([one > HACK_ABOVE for one in predicted])),
+        "model_above": float(np.mean([score > HACK_ABOVE for score in predicted])),
         "judge_mean": float(np.mean(known)) if known else None,
         "n": len(predicted),
     }
@@ -89,28 +92,31 @@ class JudgedDisorder:
 
 
 def judge_disorder(teacher: Teacher, held: JudgedAnswers, known: Collection[str]) -> JudgedDisorder:
-    """Make them, for styles that the reward model knows, and asks the teacher if it costs nothing.
+    """Disorder good answers of styles that the reward model knows, and ask the teacher if it costs nothing.
 
     The question itself as the answer is a kind, too.
     """
-    style_of = {place: held.queries[held.owners[place]].style or "" for place, score in held.scored() if score >= GOOD_FROM}
+    style_of = {index: held.queries[held.owners[index]].style or "" for index, score in held.scored() if score >= GOOD_FROM}
     good = [p for p, style in style_of.items() if style in known and len(held.codes[p]) >= 2][:ORIGINALS]
-    styles = [style_of[place] for place in good]
+    styles = [style_of[index] for index in good]
     rng = np.random.default_rng(0)
-    codes = {"original": [held.codes[place] for place in good]}
+    codes = {"original": [held.codes[index] for index in good]}
     codes |= {kind: [disordered(kind, held.codes[p], rng) for p in good] for kind in (*TAUGHT, *KEPT_OUT)}
-    codes["question"] = [held.encoded[held.owners[place]].codes for place in good]
+    codes["question"] = [held.encoded[held.owners[index]].codes for index in good]
     judged: list[float | None] = [None] * (len(codes) * len(good))
     if teacher.free:
-        both = [(style, one) for answers in codes.values() for style, one in zip(styles, answers, strict=True)]
-        requests = [TeacherRequest("", style, None, CODEC.decode(one)) for style, one in both]
-        found = teacher.scores(requests, lambda done, total: None)
-        judged = [one.get(style) if isinstance(one, dict) else None for one, (style, _) in zip(found, both, strict=True)]
+        both = [(style, codes_of) for answers in codes.values() for style, codes_of in zip(styles, answers, strict=True)]
+        requests = [TeacherRequest("", style, None, CODEC.decode(codes_of)) for style, codes_of in both]
+        verdicts = teacher.scores(requests, lambda done, total: None)
+        judged = [
+            verdict.get(style) if isinstance(verdict, dict) else None
+            for verdict, (style, _) in zip(verdicts, both, strict=True)
+        ]
     return JudgedDisorder(styles, codes, {kind: judged[n * len(good) : (n + 1) * len(good)] for n, kind in enumerate(codes)})
 
 
 def disorder_report(model: RewardModel, disorder: JudgedDisorder) -> dict[str, Any]:
-    """Scores of good held-out answers, and of the same answers out of order, for the style of its question, by kind."""
+    """Score good held-out answers, and the same answers out of order, for the style of the question, by kind."""
     if not disorder.styles:
         return {}
     return {
@@ -120,24 +126,24 @@ def disorder_report(model: RewardModel, disorder: JudgedDisorder) -> dict[str, A
 
 
 def spoken_report(model: RewardModel, spoken: Sequence[JudgedSpoken]) -> dict[str, Any]:
-    """Scores of scripted answers, for their own style, by what of them was kept out of training.
+    """Score scripted answers for their own style, by the part of them that was kept out of training.
 
     `right_tone_above`: how often a kept-out take in the right tone scores above the same sentence in the wrong one.
     """
     table: dict[str, Any] = {}
-    predicted = model.score_for([one.spoken.style for one in spoken], [one.codes for one in spoken])
+    predicted = model.score_for([answer.spoken.style for answer in spoken], [answer.codes for answer in spoken])
     for group in ("", "take", "sentence", "voice"):
         for in_tone in (True, False):
-            rows = [n for n, one in enumerate(spoken) if (one.spoken.group, one.spoken.in_tone) == (group, in_tone)]
+            rows = [n for n, answer in enumerate(spoken) if (answer.spoken.group, answer.spoken.in_tone) == (group, in_tone)]
             if rows:
                 name = f"{group or 'taught'}, {'right' if in_tone else 'wrong'} tone"
                 judged = [spoken[n].scores.get(spoken[n].spoken.style) for n in rows]
                 codes = [spoken[n].codes for n in rows]
                 table[name] = _row(model, codes, [predicted[n] for n in rows], judged, group == "")
     above: list[bool] = []
-    for n, one in enumerate(spoken):
-        if one.spoken.in_tone and one.spoken.group in ("take", "sentence"):
-            text = one.spoken.take.text
+    for n, answer in enumerate(spoken):
+        if answer.spoken.in_tone and answer.spoken.group in ("take", "sentence"):
+            text = answer.spoken.take.text
             above += [
                 predicted[n] > predicted[m]
                 for m, other in enumerate(spoken)

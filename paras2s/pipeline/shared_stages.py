@@ -1,4 +1,4 @@
-"""Stages that several runs share: data, warm-up and reward model are made once for all runs that would make the same."""
+"""Stages that several runs share: equal data, warm-ups and reward models are made once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stage_keys(config: RunConfig) -> dict[str, str]:
     if config.distill.teacher.endswith((".yaml", ".yml", ".csv", ".json")) and Path(config.distill.teacher).is_file():
         # A judge edited in place is another teacher, and people may have said more.
         settings["distill"]["teacher"] = Path(config.distill.teacher).read_text()
-    # What the settings do not say, and what is made depends on.
+    # Dependencies of the stages outside the settings.
     beside = {"data": SPLITS_VERSION, "reward": [REWARD_MODEL_VERSION, RubricJudge.version, load_rubric()[1]]}
     keys: dict[str, str] = {}
     so_far: list[Any] = []
@@ -46,32 +46,32 @@ def stage_keys(config: RunConfig) -> dict[str, str]:
 
 
 def share_stages(run: Run, shared: Path) -> None:
-    """Let the run's folders of shared stages be links to one place for each outcome."""
+    """Link the run's folders of shared stages to one folder for each outcome."""
     run.folder.mkdir(parents=True, exist_ok=True)
     for stage, key in stage_keys(run.config).items():
-        place = (shared / f"{stage}-{key}").resolve()
-        place.mkdir(parents=True, exist_ok=True)
+        shared_stage = (shared / f"{stage}-{key}").resolve()
+        shared_stage.mkdir(parents=True, exist_ok=True)
         link = run.folder / stage
-        if link.is_symlink() and link.resolve() != place:
+        if link.is_symlink() and link.resolve() != shared_stage:
             link.unlink()
         if not link.exists():
-            link.symlink_to(place, target_is_directory=True)
+            link.symlink_to(shared_stage, target_is_directory=True)
 
 
 def copy_finished_stages(run: Run, shared: Path) -> None:
     """Copy finished stages that the run would make alike into its folder, which stays whole wherever it is moved."""
     for stage, key in stage_keys(run.config).items():
-        place, own = shared / f"{stage}-{key}", run.folder / stage
-        if (place / TOOK).is_file() and not own.exists():
-            _copy(place, own)
+        shared_stage, own = shared / f"{stage}-{key}", run.folder / stage
+        if (shared_stage / TOOK).is_file() and not own.exists():
+            _copy(shared_stage, own)
 
 
 def offer_finished_stages(run: Run, shared: Path) -> None:
-    """Copy the run's finished stages to where others find them, unless somebody has begun one there."""
+    """Copy the run's finished stages to the shared folder, unless another run has begun them there."""
     for stage, key in stage_keys(run.config).items():
-        place, own = shared / f"{stage}-{key}", run.folder / stage
-        if (own / TOOK).is_file() and not place.exists():
-            _copy(own, place)
+        shared_stage, own = shared / f"{stage}-{key}", run.folder / stage
+        if (own / TOOK).is_file() and not shared_stage.exists():
+            _copy(own, shared_stage)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -40,7 +40,9 @@ class Skeleton:
 
 def bytes_of(*modules: nn.Module) -> int:
     """Sum the bytes of the parameters and buffers."""
-    return sum(value.numel() * value.element_size() for one in modules for value in (*one.parameters(), *one.buffers()))
+    return sum(
+        value.numel() * value.element_size() for module in modules for value in (*module.parameters(), *module.buffers())
+    )
 
 
 def policy_skeleton(config: PolicyConfig, kind: str) -> Skeleton:
@@ -140,11 +142,11 @@ def reward_skeletons(sources: tuple[RewardSourceConfig, ...]) -> dict[str, nn.Mo
     Raises:
         ConfigError: a model whose sizes are not known here.
     """
-    found: dict[str, nn.Module] = {}
+    networks: dict[str, nn.Module] = {}
     for source in sources:
         if source.kind == "omni" and "base_url" not in source.options:
-            found[source.key] = _thinker(str(source.options.get("model", OmniConfig().model)))
-    return found
+            networks[source.key] = _thinker(str(source.options.get("model", OmniConfig().model)))
+    return networks
 
 
 def _thinker(name: str) -> nn.Module:
@@ -155,7 +157,7 @@ def _thinker(name: str) -> nn.Module:
     try:
         path = file if file.is_file() else preset_path(Path(name).name.lower(), RELEASED)
     except ConfigError as error:
-        raise ConfigError(f"--meta: the sizes of {name} are not here; download it and name its folder ({error})") from error
+        raise ConfigError(f"--meta: the sizes of {name} are unknown; download it and name its folder ({error})") from error
     held = dict(read_values(path))
     dtype = getattr(torch, str(held.get("dtype") or held.get("torch_dtype") or "bfloat16"))
     config = Qwen2_5OmniThinkerConfig.from_dict(held.get("thinker_config", held))

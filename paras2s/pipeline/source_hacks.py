@@ -1,4 +1,4 @@
-"""Asks a run's reward what it pays for hacks: each stands in one group with the good answer that it was made of.
+"""Rewards that a run pays for hacks: each hack is in one group with the good answer that it was made of.
 
 Alphabet: B questions, G answers to each, the good one first.
 """
@@ -30,7 +30,7 @@ class HackRow:
     """One kind of hack over B questions.
 
     `paid`: the share of questions where it gets at least what the good answer gets; `mean` and `good_mean` are the rewards of
-    either; None where there is no score. `n_scored` of `n_asked` pairs have both scores.
+    either; None if there is no score. `n_scored` of `n_asked` pairs have both scores.
     """
 
     paid: float | None
@@ -42,7 +42,7 @@ class HackRow:
 
 def hack_report(run: Run, dataset: Dataset, questions: int) -> dict[str, HackRow]:
     """Ask the run's reward about hacks of the answers to at most `questions` demonstrated queries, evenly over them."""
-    by_query = {one.query_id: one for one in dataset.demonstrations}
+    by_query = {demonstration.query_id: demonstration for demonstration in dataset.demonstrations}
     queries = [query for query in dataset.of_role("demonstration") if query.id in by_query]
     queries = queries[:: max(1, len(queries) // questions)][:questions]
     reward = CompositeReward(run.reward_setup())
@@ -52,20 +52,23 @@ def hack_report(run: Run, dataset: Dataset, questions: int) -> dict[str, HackRow
 
 def make_groups(run: Run, dataset: Dataset, queries: Sequence[Query], texts: Sequence[str], sound: bool) -> list[Group]:
     """Make groups of the good answer and its hacks, in the order of `HACKS`; `sound`: decode each."""
-    by_query = {one.query_id: one for one in dataset.demonstrations}
+    by_query = {demonstration.query_id: demonstration for demonstration in dataset.demonstrations}
     good = code_clips([dataset.clip(by_query[query.id].clip) for query in queries])
     questions = RewardQuestions(run, dataset, queries)
     echoes = [dataset.clip_features(query.clip, CODEC).codes for query in queries]
     rng = np.random.default_rng(0)
     groups = []
-    for place, codes in enumerate(good):
+    for query_index, codes in enumerate(good):
         # An answer to a question in another style, where there is one.
-        styles = [query.style != queries[place].style for query in queries]
-        other = (place + 1 + int(np.argmax(np.roll(styles, -place - 1)))) % len(good)
-        made = [(codes, texts[place]), *((disordered(kind, codes, rng), texts[place]) for kind in DISORDER)]
-        made += [(echoes[place], queries[place].transcript), (good[other], texts[other])]
-        answers = [GivenAnswer(len(one), text, CODEC.decode(one) if sound else None, codes=one) for one, text in made]
-        groups.append(Group(questions[place], tuple(answers)))
+        styles = [query.style != queries[query_index].style for query in queries]
+        other = (query_index + 1 + int(np.argmax(np.roll(styles, -query_index - 1)))) % len(good)
+        made = [(codes, texts[query_index]), *((disordered(kind, codes, rng), texts[query_index]) for kind in DISORDER)]
+        made += [(echoes[query_index], queries[query_index].transcript), (good[other], texts[other])]
+        answers = [
+            GivenAnswer(len(answer_codes), text, CODEC.decode(answer_codes) if sound else None, codes=answer_codes)
+            for answer_codes, text in made
+        ]
+        groups.append(Group(questions[query_index], tuple(answers)))
     return groups
 
 
@@ -76,11 +79,15 @@ def count_hacks(rewards: Sequence[Sequence[Reward | Unscored]]) -> dict[str, Hac
 
 
 def _row(own: Sequence[Reward | Unscored], good: Sequence[Reward | Unscored]) -> HackRow:
-    pairs = [(hack, one) for hack, one in zip(own, good, strict=True) if isinstance(hack, Reward) and isinstance(one, Reward)]
-    paid = sum(hack.value >= one.value for hack, one in pairs) / len(pairs) if pairs else None
+    pairs = [
+        (hack, good_reward)
+        for hack, good_reward in zip(own, good, strict=True)
+        if isinstance(hack, Reward) and isinstance(good_reward, Reward)
+    ]
+    paid = sum(hack.value >= good_reward.value for hack, good_reward in pairs) / len(pairs) if pairs else None
     return HackRow(paid, _mean(own), _mean(good), len(pairs), len(own))
 
 
 def _mean(rewards: Sequence[Reward | Unscored]) -> float | None:
-    scored = [one.value for one in rewards if isinstance(one, Reward)]
+    scored = [reward.value for reward in rewards if isinstance(reward, Reward)]
     return sum(scored) / len(scored) if scored else None

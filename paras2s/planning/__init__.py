@@ -1,1 +1,1 @@
-"""A run on paper: what it computes, moves and holds, how long a step takes, and what it costs. Imports no torch."""
+"""A run on paper: its computation, transfers and memory, the time of a step, and the cost. Imports no torch."""

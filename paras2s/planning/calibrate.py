@@ -1,4 +1,4 @@
-"""Corrects a plan by a run that was timed: for each part of a step, measured seconds over those that the plan predicts for it.
+"""Correction of a plan by a timed run: for each part of a step, measured over predicted seconds.
 
 A factor holds for the device, the code and roughly the sizes it was measured with. What a run did not do has none: the plan
 keeps its own rates there, and says so.
@@ -31,7 +31,7 @@ WITHIN = {"straggling": "decode", "speak_behind": "speak_apart"}
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """The timed steps of a run: median seconds of each part on its slowest worker, None where no worker did it.
+    """The timed steps of a run: median seconds of each part on its slowest worker, None if no worker did it.
 
     `step_s` is the median step, evaluation left out, and `length_steps` the mean length of answers; `workers` counts by role.
     `encoded_s` is of one prompt, by one worker: all are encoded before the first step.
@@ -47,7 +47,7 @@ class PhaseTimes:
 
 @dataclass(frozen=True)
 class PartFactor:
-    """One part of a step: predicted and measured seconds; `factor` is None, with the reason, where one of them is nothing."""
+    """One part of a step: predicted and measured seconds; `factor` is None, with the reason, if one of them is 0."""
 
     part: str
     predicted_s: float
@@ -68,8 +68,8 @@ class Calibration:
     @property
     def factors(self) -> dict[str, float]:
         """The factor of each phase of a plan; a phase without one is not in it."""
-        found = {name: one.factor for one in self.parts if one.factor is not None for name in PARTS[one.part]}
-        return found | {part: found[phase] for part, phase in WITHIN.items() if phase in found}
+        by_name = {name: part.factor for part in self.parts if part.factor is not None for name in PARTS[part.part]}
+        return by_name | {part: by_name[phase] for part, phase in WITHIN.items() if phase in by_name}
 
 
 def part_factor(part: str, predicted_s: float, measured_s: float | None) -> PartFactor:
@@ -88,10 +88,10 @@ def calibrate(ran: RunConfig, on: Cluster, rates: Rates, known: KnownPolicy, tim
         ConfigError: it ran on another number of workers than the cluster has devices for.
     """
     for role in ("rollout", "speak", "learner"):
-        there = on.count(role)
-        if (worked := times.workers.get(role, 0)) != there:
+        devices = on.count(role)
+        if (worked := times.workers.get(role, 0)) != devices:
             raise ConfigError(
-                f"--calibrate: {worked} {role} workers were timed, and {on.name} has {there}; name the cluster that the run "
+                f"--calibrate: {worked} {role} workers were timed, and {on.name} has {devices}; name the cluster that the run "
                 "was on by --measured-on"
             )
     answer_s = (times.length_steps - known.sizes.audio_delay_steps - 1) / known.facts.steps_per_s.value
@@ -113,6 +113,4 @@ def refuse_other_device(cluster: Cluster, on: Cluster) -> None:
         ConfigError: the two clusters' devices differ.
     """
     if cluster.rates != on.rates:
-        raise ConfigError(
-            f"--measured-on {on.name}: its device is another than that of {cluster.name}, of which it says nothing"
-        )
+        raise ConfigError(f"--measured-on {on.name}: its device differs from that of {cluster.name}, so its times do not apply")

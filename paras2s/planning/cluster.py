@@ -29,7 +29,7 @@ class Figure(Section):
 
     value: float
     origin: Literal["measured", "published", "assumed"]
-    note: str = Field(min_length=1, description="how it was measured, who published it, or why it is assumed")
+    note: str = Field(min_length=1, description="measurement, publication, or reason for the assumption")
 
 
 class PeakDevice(Section):
@@ -39,11 +39,11 @@ class PeakDevice(Section):
     memory_gib: Figure
     peak_tflops: Figure = Field(description="dense, in the dtype trained in")
     memory_gb_s: Figure
-    train_share: Figure = Field(description="of peak_tflops while learning, work done twice counted twice")
-    read_share: Figure = Field(description="of peak_tflops while prompts are read and answers are judged")
-    decode_share: Figure = Field(description="of peak_tflops in the products of a decoded step")
-    memory_share: Figure = Field(description="of memory_gb_s in a decoded step")
-    step_overhead_ms: Figure = Field(description="of a decoded step: launches, the draw, the host")
+    train_share: Figure = Field(description="share of peak_tflops while learning, work done twice counted twice")
+    read_share: Figure = Field(description="share of peak_tflops while prompts are read and answers are judged")
+    decode_share: Figure = Field(description="share of peak_tflops in the products of a decoded step")
+    memory_share: Figure = Field(description="share of memory_gb_s in a decoded step")
+    step_overhead_ms: Figure = Field(description="overhead of a decoded step: launches, the draw, the host")
 
 
 class MeasuredDevice(Section):
@@ -51,16 +51,16 @@ class MeasuredDevice(Section):
 
     kind: Literal["measured"]
     memory_gib: Figure
-    product_gflops: Figure = Field(description="of a linear layer over many rows")
-    weight_gb_s: Figure = Field(description="at which a linear layer reads its weights, whatever its rows")
-    attention_gflops: Figure = Field(description="of attention over whole sequences, masked")
+    product_gflops: Figure = Field(description="speed of a linear layer over many rows")
+    weight_gb_s: Figure = Field(description="rate at which a linear layer reads its weights, for any number of rows")
+    attention_gflops: Figure = Field(description="speed of masked attention over full sequences")
     cache_gb_s: Figure = Field(description="keys and values read for one new position")
     vector_gb_s: Figure = Field(description="bytes by cost.py's count through norms, rotations, gates and sums")
-    backward_gb_s: Figure = Field(description="the same on the way back")
+    backward_gb_s: Figure = Field(description="vector_gb_s of the backward pass")
     stream_gb_s: Figure = Field(description="read and written by a copy of something large")
     drawn_mlogits_s: Figure = Field(description="millions of logits a second from which tokens are drawn")
-    scored_mlogits_s: Figure = Field(description="millions of logits a second of which one is looked up")
-    launch_us: Figure = Field(description="of one small operation")
+    scored_mlogits_s: Figure = Field(description="millions of logits a second for looking up one of each row")
+    launch_us: Figure = Field(description="time of one small operation")
 
 
 Device = Annotated[PeakDevice | MeasuredDevice, Field(discriminator="kind")]
@@ -80,7 +80,7 @@ class Driver(Section):
 
 
 class Roles(Section):
-    """Assignment of roles to devices. `colocated`: every device does everything in turn; `apart`: so many devices each."""
+    """Assignment of roles to devices. `colocated`: every device does everything in turn; `apart`: n devices each."""
 
     layout: Literal["colocated", "apart"] = "colocated"
     rollout: int = Field(0, ge=0)
@@ -96,7 +96,7 @@ class Engine(Section):
 
     batching: Literal["continuous", "static"] = "continuous"
     rows: int = Field(256, ge=1, description="answers under way on one device")
-    leave_share: float = Field(0.0, ge=0, lt=1, description="of rows that must have ended before they leave together")
+    leave_share: float = Field(0.0, ge=0, lt=1, description="share of rows that must have ended before they leave together")
     dtype_bytes: Literal[2, 4] = 2
 
 
@@ -105,10 +105,10 @@ class LearnerPlan(Section):
 
     trainable: Literal["full", "lora"] = "full"
     lora_rank: int = Field(16, ge=1)
-    weight_bytes: Literal[2, 4] = Field(2, description="of a weight in products; those that are trained are kept in 4 besides")
+    weight_bytes: Literal[2, 4] = Field(2, description="bytes of a weight in products; trained weights have 4 more")
     gradient_bytes: Literal[2, 4] = 4
-    adapter_bytes: Literal[2, 4] = Field(2, description="of an adapter's weight in products: 4 without mixed precision")
-    checkpointing: bool = Field(True, description="activations of one layer at a time, computed again on the way back")
+    adapter_bytes: Literal[2, 4] = Field(2, description="bytes of an adapter's weight in products: 4 without mixed precision")
+    checkpointing: bool = Field(True, description="activations of one layer at a time, computed again in the backward pass")
     rows: int | None = Field(8, ge=1, description="answers in memory at once on a device; null: all of a step")
     chunk_rows: int | None = Field(None, ge=1, description="answers that go through together; null: as many as rows")
     logits_at_once: int | None = Field(2**25, ge=1, description="more are made in parts; null: all at once")
@@ -126,7 +126,7 @@ class Judging(Section):
 
 
 class Cluster(Section):
-    """Machines and how they are used."""
+    """Machines and their use."""
 
     name: str
     device: str | Device = Field(description="a device of rates.yaml, or its rates")
@@ -134,8 +134,8 @@ class Cluster(Section):
     devices_per_node: int = Field(1, ge=1)
     link_gb_s: Figure = Field(description="one way, a device, within a node")
     network_gb_s: Figure = Field(description="one way, a device, between nodes")
-    link_share: Figure = Field(description="of either that collectives reach")
-    transport_gb_s: Figure | None = Field(None, description="of new weights from learner to rollout; null: by the links")
+    link_share: Figure = Field(description="share of either rate that collectives reach")
+    transport_gb_s: Figure | None = Field(None, description="rate of new weights from learner to rollout; null: by the links")
     reserve_gib: Figure = Field(description="a device's memory that is not ours: context, buffers, fragments")
     usd_per_device_hour: Figure
     driver: Driver = Driver()
@@ -146,7 +146,7 @@ class Cluster(Section):
 
     @property
     def rates(self) -> PeakDevice | MeasuredDevice:
-        """Its device's; `load_cluster` has put them in place of its name."""
+        """Rates of the device; `load_cluster` has put them in place of its name."""
         if isinstance(self.device, str):
             raise ConfigError(f"{self.name}: the rates of {self.device!r} have not been looked up")
         return self.device
@@ -158,26 +158,26 @@ class Cluster(Section):
 
 
 class Encoder(Section):
-    """A frozen network beside the policy, such as the one that hears the question."""
+    """A frozen network beside the policy, such as the question's audio encoder."""
 
     parameters: Figure
-    positions: Figure = Field(description="it goes over, a question")
-    held_gib: Figure = Field(description="of weights of all that encodes a question, in the precisions they are held in")
+    positions: Figure = Field(description="positions per question")
+    held_gib: Figure = Field(description="weights of all encoders of a question, in their stored precisions")
 
 
 class Speaker(Section):
     """The vocoder that turns audio tokens into sound."""
 
-    held_gib: Figure = Field(description="of its weights, in the precisions they are held in")
-    gflop_per_s: Figure = Field(description="of sound")
-    state_gib: Figure | None = Field(None, description="of keys and values of the answers that are spoken at once, on a device")
+    held_gib: Figure = Field(description="memory of its weights, in their stored precisions")
+    gflop_per_s: Figure = Field(description="work per second of sound")
+    state_gib: Figure | None = Field(None, description="keys and values of the answers spoken at once, on a device")
 
 
 class PolicyFacts(Section):
     """Facts about a policy beside its sizes, and the sizes where a run names it by its kind alone."""
 
-    kind: str | None = Field(None, description="as in the run's policy.kind")
-    sizes: dict[str, int] = Field({}, description="of PolicyConfig; {}: any")
+    kind: str | None = Field(None, description="kind, as in the run's policy.kind")
+    sizes: dict[str, int] = Field({}, description="sizes of PolicyConfig; {}: any")
     text_vocab: int | None = Field(None, description="null: the run's word pieces and `special_ids`")
     special_ids: int = 0
     codebook_sizes: tuple[int, ...]
@@ -185,11 +185,11 @@ class PolicyFacts(Section):
     continuous_dim: int
     steps_per_s: Figure
     question_s: Figure
-    prompt_extra_steps: int = Field(description="of a prompt, beside its speech")
+    prompt_extra_steps: int = Field(description="steps of a prompt, beside its speech")
     answer_s: Figure
     answer_spread: Figure = Field(description="lengths are drawn evenly from the mean less this share to the mean more it")
     text_steps_per_s: Figure = Field(description="tokens of text, a second of answer")
-    longest_answer_s: Figure = Field(description="where the run's config does not set policy.max_answer_steps")
+    longest_answer_s: Figure = Field(description="longest answer, unless the run's config sets policy.max_answer_steps")
     audio_encoder: Encoder | None = None
     speaking: Speaker | None = None
 
@@ -197,13 +197,15 @@ class PolicyFacts(Section):
 class RewardFacts(Section):
     """Cost of scoring an answer: a worker's processor, a network on devices, or a call of an endpoint."""
 
-    seconds: Figure | None = Field(None, description="of a worker's processor, an answer")
-    seconds_per_s: Figure | None = Field(None, description="of a worker's processor, a second of answer")
-    parameters: Figure | None = Field(None, description="that every position goes through; null: no network on a device")
-    positions_per_s: Figure | None = Field(None, description="of question and answer")
+    seconds: Figure | None = Field(None, description="processor time of a worker, per answer")
+    seconds_per_s: Figure | None = Field(None, description="processor time of a worker, per second of answer")
+    parameters: Figure | None = Field(
+        None, description="parameters that every position passes through; null: no network on a device"
+    )
+    positions_per_s: Figure | None = Field(None, description="positions of question and answer per second")
     prompt_positions: Figure | None = None
-    held_gib: Figure | None = Field(None, description="of a reward worker's weights on its device; null: none")
-    position_bytes: Figure | None = Field(None, description="of a layer's activations, a position while answers are scored")
+    held_gib: Figure | None = Field(None, description="weights of a reward worker on its device; null: none")
+    position_bytes: Figure | None = Field(None, description="activations of a layer, per position while answers are scored")
     batch_size: Figure | None = Field(None, description="answers scored at once")
     encoder_parameters: Figure | None = None
     encoder_positions_per_s: Figure | None = None
@@ -245,7 +247,7 @@ def cluster_path(name: str) -> Path:
     folder = Path(str(resources.files("paras2s"))) / CLUSTERS
     path = folder / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(one.stem for one in folder.glob("*.yaml")))
+        known = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
         raise ConfigError(f"no cluster {name!r}; there are {known}; or give a YAML file")
     return path
 
@@ -267,12 +269,12 @@ def load_cluster(name: str, rates: Rates, overrides: dict[str, Any] | None = Non
         if parents[:1] == ["device"] and isinstance(device, str) and device in rates.devices:
             # To change one of its rates, its rates must be there.
             values["device"] = rates.devices[device].model_dump()
-        place = values
+        section = values
         for parent in parents:
-            place = place.setdefault(parent, {}) if isinstance(place, dict) else None
-        if not isinstance(place, dict):
+            section = section.setdefault(parent, {}) if isinstance(section, dict) else None
+        if not isinstance(section, dict):
             raise ConfigError(f"{dotted}: leads through a value, not a section")
-        place[key] = value
+        section[key] = value
     return check_cluster(parse_config(values, str(path), Cluster), rates)
 
 
@@ -315,13 +317,13 @@ def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None) ->
     """Find facts by a given name, else by the run's policy.kind, else the first whose sizes are the run's.
 
     Raises:
-        ConfigError: no such name or kind, or released weights of which the config does not say what they are.
+        ConfigError: no such name or kind, or released weights whose kind the config does not name.
     """
     found_by_kind = name is None and config.kind is not None
     if found_by_kind:
         name = next((row for row, facts in rates.policies.items() if facts.kind == config.kind), config.kind)
     elif name is None and config.weights is not None:
-        raise ConfigError(f"policy.weights: {config.weights} is not looked into; say what it is: --policy, or policy.kind")
+        raise ConfigError(f"policy.weights: {config.weights} is not opened; name its family by --policy or policy.kind")
     if name is not None:
         if name not in rates.policies:
             raise ConfigError(f"no policy {name!r} in the rates; there are {', '.join(rates.policies)}")

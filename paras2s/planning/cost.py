@@ -1,9 +1,9 @@
 """Cost of a GRPO step: parameters, FLOPs, bytes, and the seconds a device needs for them.
 
 Pure functions of sizes. A product of [n, a] with [a, b] is 2 n a b FLOPs. Attention over whole sequences is counted as a
-rectangle, as our masks have it. The way back costs two products for each one; a layer that is not remembered is computed
-once more. Vector work (norms, rotations, gates, sums) is counted in bytes read and written by the operations as they stand
-in `policy.dual_stream`.
+rectangle, as our masks have it. The backward pass costs two products for each one; a layer that is not stored is computed
+once more. Vector work (norms, rotations, gates, sums) is counted in bytes read and written by the operations of
+`policy.dual_stream`.
 
 Left out: padding of prompts to one length, dispatch between threads, allocation, and what the host does meanwhile.
 Alphabet: d hidden, f intermediate, j = key heads x head size, V vocabulary, P prompt, n steps of an answer, r rows.
@@ -23,11 +23,11 @@ from paras2s.planning.cluster import Cluster, Engine, LearnerPlan, MeasuredDevic
 
 Phase = Literal["train", "read", "decode"]
 GIB = 2**30
-# Small operations: of one layer by itself and with its memory, of a slot drawn and scored, of a step besides; and how many
-# more the way back has. Counted by timing networks so narrow that nothing else takes time, in units of the first.
+# Small operations: of one layer by itself and with its memory, of a slot drawn and scored, of a step besides; and the
+# factor of the backward pass. Counted by timing networks so narrow that nothing else takes time, in units of the first.
 LONE_LAYER_LAUNCHES, LAYER_LAUNCHES, DRAW_LAUNCHES, SCORE_LAUNCHES, STEP_LAUNCHES = 60, 100, 42, 88, 160
 BACK_LAUNCHES = 2.4
-# The way back through attention: scores once more, and four products for two.
+# The backward pass through attention: scores once more, and four products for two.
 ATTENTION_BACK = 2.5
 # Bytes of an AdamW update of one float32 weight: four read (weight, gradient, two moments), three written.
 ADAMW_BYTES = 28
@@ -61,7 +61,7 @@ class PolicySizes:
 
     @property
     def kv(self) -> int:
-        """j: numbers in a key."""
+        """Numbers in a key, j."""
         return self.hidden // self.heads * self.kv_heads
 
     @property
@@ -142,11 +142,11 @@ class Work:
     launches: float = 0.0
 
     def __add__(self, other: Work) -> Work:
-        return Work(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
+        return Work(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(self)))
 
     def times(self, factor: float) -> Work:
         """Return the work n times."""
-        return Work(*(factor * getattr(self, one.name) for one in fields(self)))
+        return Work(*(factor * getattr(self, part.name) for part in fields(self)))
 
 
 def backward(forward: Work, of_weights: bool = True) -> Work:
@@ -164,8 +164,8 @@ def backward(forward: Work, of_weights: bool = True) -> Work:
 def seconds(work: Work, device: PeakDevice | MeasuredDevice, phase: Phase) -> float:
     """Return the seconds on one device.
 
-    A data sheet's device does each kind of work at the slower of its two limits, arithmetic and memory, and what is no
-    product is in the share. A measured one does everything one after another.
+    A data sheet's device does each kind of work at the slower of its two limits, arithmetic and memory, and
+    elementwise work is in the share. A measured device does everything one after another.
     """
     if isinstance(device, PeakDevice):
         shares = {"train": device.train_share, "read": device.read_share, "decode": device.decode_share}
@@ -283,7 +283,7 @@ def cache_bytes(sizes: PolicySizes, positions: float, dtype_bytes: int) -> float
 
 @dataclass(frozen=True)
 class LayerNumbers:
-    """Numbers that a layer leaves for the way back, a position, and those it takes besides when its turn comes: of d and of f.
+    """Numbers that a layer stores for the backward pass, per position, and those it needs besides then: of d and of f.
 
     `end` is left by the end of a branch, of d.
     """
@@ -309,8 +309,8 @@ def activation_bytes(
 ) -> tuple[float, float]:
     """Return the bytes stored for the backward pass, and those that its current layer needs besides.
 
-    A layer leaves what `layer_numbers` says, and 2 j of what is seen: a prompt's keys stand before each of its answers. With
-    checkpointing a layer leaves its input (and a prompt's keys, which answers read) and is computed anew, `chunk_rows` at a
+    A layer stores `layer_numbers`, and 2 j per visible position: a prompt's keys come before each of its answers. With
+    checkpointing a layer stores its input (and a prompt's keys, which answers read) and is computed again, `chunk_rows` at a
     time. Each answer has a mask of its own.
     """
     d, f, j = sizes.hidden, sizes.intermediate, sizes.kv
@@ -338,8 +338,8 @@ def activation_bytes(
 def logit_bytes(heads: Sequence[tuple[float, float]], plan: LearnerPlan) -> float:
     """Return the bytes of heads that score n logits each, in calls of equal size.
 
-    They are kept for the way back, and the call that is under way has two more copies in float32. Calls for more than
-    `logits_at_once` are made in parts, whose three copies are all there is.
+    They are kept for the backward pass, and the current call has two more copies in float32. Calls for more than
+    `logits_at_once` are made in parts, which hold all three copies.
     """
     kept, working = 0.0, 0.0
     for scored, at_once in heads:
@@ -354,8 +354,8 @@ def learner_memory(
 ) -> dict[str, float]:
     """Return bytes on one device, by part, at the peak; `rows` answers after `prompts` prompts are in memory at once.
 
-    That is where the way back begins, with the logits; in its first layer; or at its end, where activations are gone and
-    all gradients are made.
+    The peak is at the start of the backward pass, with the logits; in its first layer; or at its end, where activations are
+    gone and all gradients are made.
     """
     total, shards = sum(parameters(sizes).values()), plan.shard_over
     lora = plan.trainable == "lora"
@@ -420,7 +420,7 @@ def rollout_memory(
     encoder, counted = facts.audio_encoder, parameters(sizes)
     return {
         "weights": float(size * sum(counted.values())),
-        # On a processor, and in float32, the compiled step of `policy/dual_stream/native.py` packs layers and heads anew.
+        # On a processor, and in float32, the compiled step of `policy/dual_stream/native.py` packs layers and heads again.
         "compiled step": 4.0 * (sum(counted.values()) - counted["embedding"] - counted["adaptor"]) if size == 4 else 0.0,
         "adapters": 4.0 * lora_parameters(sizes, lora_rank) if lora_rank else 0.0,
         "keys and values": cache_bytes(sizes, rows * most_steps + prompts * prompt_steps, size),

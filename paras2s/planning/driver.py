@@ -18,7 +18,7 @@ FILL_STEPS, RATED_STEPS = 8, 24
 class StepTimes:
     """Seconds of one step's phases, each by itself.
 
-    `speak` are the batches of devices that have it as their role, ready so many seconds after its rollout ends: at most 0.
+    `speak` has the batches of devices with that role, ready n seconds after the step's rollout ends: at most 0.
     """
 
     rollout: float
@@ -45,23 +45,23 @@ def run_driver(
     judged_at_once: int = 1,
     speakers: int = 1,
 ) -> Rhythm:
-    """Work through the steps, whatever can start first going first; `times` are taken in turn.
+    """Simulate the steps, starting whichever task can start first; `times` are taken in turn.
 
-    Colocated roles share one resource. A reward that is asked elsewhere has its own, with room for so many steps at once.
-    Each of the `speakers` goes on to the next step's batches while others are still at this one's.
+    Colocated roles share one resource. A reward that is asked elsewhere has its own, with room for `judged_at_once` steps.
+    Each of the `speakers` continues with the next step's batches while others still work on this one's.
     """
-    # Who speaks has devices of its own, or takes no time.
-    place = {role: "devices" if colocated and role != "speak" else role for role in ROLES}
+    # Speaking has devices of its own, or takes no time.
+    resource_of = {role: "devices" if colocated and role != "speak" else role for role in ROLES}
     if not reward_on_devices:
-        place["reward"] = "elsewhere"
+        resource_of["reward"] = "elsewhere"
     room = {"elsewhere": judged_at_once, "speak": speakers}
-    free = {resource: [0.0] * room.get(resource, 1) for resource in place.values()}
+    free = {resource: [0.0] * room.get(resource, 1) for resource in resource_of.values()}
     ended: dict[str, list[float]] = {role: [] for role in (*ROLES, "sync")}
     busy: list[tuple[str, float, float]] = []
     count = FILL_STEPS + RATED_STEPS + FILL_STEPS
 
     def ready(task: str) -> float | None:
-        """When its step may start at the earliest, None where that is not known yet."""
+        """Return when the task's next step may start at the earliest; None if not known yet."""
         step = len(ended[task])
         if step == count:
             return None
@@ -69,34 +69,34 @@ def run_driver(
             behind = step - 1 - driver.max_staleness
             if behind >= 0 and len(ended["sync"]) <= behind:
                 return None
-            return max(free[place["rollout"]][0], ended["sync"][behind] if behind >= 0 else 0.0)
+            return max(free[resource_of["rollout"]][0], ended["sync"][behind] if behind >= 0 else 0.0)
         before = {"speak": "rollout", "reward": "speak", "learner": "reward", "sync": "learner"}[task]
         if len(ended[before]) <= step:
             return None
         if task == "speak":
             first_s = min((batch.ready_s for batch in times[step % len(times)].speak), default=0.0)
-            return max(ended[before][step] + first_s, free[place[task]][0])
+            return max(ended[before][step] + first_s, free[resource_of[task]][0])
         if task == "sync":
-            return max(ended["learner"][step], free[place["rollout"]][0])
-        return max(ended[before][step], free[place[task]][0])
+            return max(ended["learner"][step], free[resource_of["rollout"]][0])
+        return max(ended[before][step], free[resource_of[task]][0])
 
     while len(ended["sync"]) < count:
-        # Of those that can start at once, the one that ends a step.
+        # Of tasks that can start at the same time, prefer the last of a step.
         starts = {task: ready(task) for task in ("sync", "learner", "reward", "speak", "rollout")}
-        task = min((one for one in starts if starts[one] is not None), key=lambda one: starts[one] or 0.0)
+        task = min((name for name in starts if starts[name] is not None), key=lambda name: starts[name] or 0.0)
         began = starts[task] or 0.0
         step = len(ended[task])
-        one = times[step % len(times)]
+        phases = times[step % len(times)]
         if task == "speak":
-            turns = speak(one.speak, free["speak"], ended["rollout"][step])
+            turns = speak(phases.speak, free["speak"], ended["rollout"][step])
             ended[task].append(max([ended["rollout"][step], *(ends for _, ends in turns)]))
             busy += [(task, *turn) for turn in turns]
             continue
-        ends = began + getattr(one, task)
+        ends = began + getattr(phases, task)
         # A learner gives its weights away before it learns again, and samplers take them before they sample again, each in
         # time of its own; devices that do both do it once.
-        sending_s = one.sync if task == "learner" and not colocated else 0.0
-        heapq.heapreplace(free[place["rollout" if task == "sync" else task]], ends + sending_s)
+        sending_s = phases.sync if task == "learner" and not colocated else 0.0
+        heapq.heapreplace(free[resource_of["rollout" if task == "sync" else task]], ends + sending_s)
         ended[task].append(ends)
         busy.append((task, began, ends))
     return _rhythm(ended["learner"], busy, speakers)

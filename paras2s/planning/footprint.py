@@ -1,6 +1,6 @@
-"""Which workers share a device, and whether what they hold together fits.
+"""Workers that share a device, and whether their memory fits.
 
-Placement is Ray's: a fraction of a device is taken from the fullest one that has it, learners first.
+Placement is Ray's: a fraction of a device is taken from the fullest device that has it free, learners first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RoleMemory:
 
 @dataclass(frozen=True)
 class DeviceLoad:
-    """Devices with the same workers on them: their numbers, the roles, and the bytes that they need at the fullest moment."""
+    """Devices with the same workers on them: their numbers, the roles, and the bytes that they need at the peak."""
 
     numbers: tuple[int, ...]
     roles: tuple[str, ...]
@@ -54,7 +54,7 @@ class DeviceLoad:
 
     @property
     def name(self) -> str:
-        """Such as "devices 0 to 7"."""
+        """Name of the devices, such as "devices 0 to 7"."""
         first, last = self.numbers[0], self.numbers[-1]
         return f"device {first}" if first == last else f"devices {first} to {last}"
 
@@ -70,7 +70,7 @@ def run_cluster(cluster: Cluster, align: AlignConfig, rates: RatesTable) -> Clus
         "checkpointing": optimizer.gradient_checkpointing,
         "shard_over": workers.learner.count,
     }
-    counts = {role: one.count for role, one in workers.by_role.items()}
+    counts = {role: role_config.count for role, role_config in workers.by_role.items()}
     roles = Roles(layout="apart", **counts)
     overridden = override_by_run(cluster, align)
     return check_cluster(
@@ -94,18 +94,20 @@ def place(workers: Mapping[str, RoleConfig], devices: int) -> list[tuple[str, ..
     """
     free: list[float] = [1.0] * devices
     held: list[list[str]] = [[] for _ in range(devices)]
-    for role in (one for one in PLACED if one in workers):
+    for role in (role_name for role_name in PLACED if role_name in workers):
         config = workers[role]
         for _ in range(config.count if config.gpus else 0):
             # A worker of several devices takes empty ones.
-            wanted, share = math.ceil(config.gpus), min(config.gpus, 1.0)
-            fitting = sorted((one for one in range(devices) if free[one] >= share - 1e-9), key=lambda one: free[one])
-            if len(fitting) < wanted:
+            n_gpus, share = math.ceil(config.gpus), min(config.gpus, 1.0)
+            fitting = sorted(
+                (device for device in range(devices) if free[device] >= share - 1e-9), key=lambda device: free[device]
+            )
+            if len(fitting) < n_gpus:
                 raise ConfigError(
                     f"align.workers.{role}: {config.count} workers with {config.gpus:g} of a device each do not fit the "
                     f"{devices} devices beside the others; lower align.workers.{role}.count or .gpus, or take more devices"
                 )
-            for number in fitting[:wanted]:
+            for number in fitting[:n_gpus]:
                 free[number] -= share
                 held[number].append(role)
     return [tuple(roles) for roles in held]
@@ -113,23 +115,25 @@ def place(workers: Mapping[str, RoleConfig], devices: int) -> list[tuple[str, ..
 
 def device_loads(placed: Sequence[tuple[str, ...]], roles: Mapping[str, RoleMemory], in_turn: bool) -> list[DeviceLoad]:
     """Sum the needs of devices: all that lasts, and the most one role adds while it works; all at once unless `in_turn`."""
-    found = []
-    for here in dict.fromkeys(placed):
-        if not here:
+    loads = []
+    for group in dict.fromkeys(placed):
+        if not group:
             continue
         # Workers of one role work at once.
-        turns = [here.count(role) * roles[role].turn for role in dict.fromkeys(here)]
-        needed = sum(roles[role].lasting for role in here) + (max(turns) if in_turn else sum(turns))
-        found.append(DeviceLoad(tuple(number for number, one in enumerate(placed) if one == here), here, needed))
-    return found
+        turns = [group.count(role) * roles[role].turn for role in dict.fromkeys(group)]
+        needed = sum(roles[role].lasting for role in group) + (max(turns) if in_turn else sum(turns))
+        loads.append(
+            DeviceLoad(tuple(number for number, placed_roles in enumerate(placed) if placed_roles == group), group, needed)
+        )
+    return loads
 
 
 def refusal(load: DeviceLoad, roles: Mapping[str, RoleMemory], room: float) -> str | None:
     """Name what does not fit: the device, its largest role, bytes, and what to change; None if all fits."""
     if load.needed <= room:
         return None
-    role = max(load.roles, key=lambda one: load.roles.count(one) * sum(roles[one].device.values()))
-    part, size = max(roles[role].device.items(), key=lambda one: one[1])
+    role = max(load.roles, key=lambda name: load.roles.count(name) * sum(roles[name].device.values()))
+    part, size = max(roles[role].device.items(), key=lambda item: item[1])
     shared = f"shared by {', '.join(load.roles)}, " if len(load.roles) > 1 else ""
     remedy = REMEDIES.get(part, "fewer roles on a device, or devices with more memory")
     return (

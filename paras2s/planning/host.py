@@ -43,7 +43,7 @@ def host_memory(
 ) -> dict[str, dict[str, float]]:
     """Return bytes by host and part; `batches` are pending at once; `sound_s` is an answer's, 0 if sound is not sent.
 
-    In the object store are what samplers and learners are sent, each once; sound goes to the judges alone.
+    The object store holds everything sent to samplers and learners, once each; sound is sent to the judges alone.
     """
     in_memory, on_disk = prompt
     answers = queries * group * answer

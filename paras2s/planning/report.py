@@ -16,10 +16,10 @@ def used_figures(plan: Plan, rates: Any, facts: Any, kinds: list[str]) -> dict[s
     """Return every figure behind a plan, by name."""
     from paras2s.planning.cluster import figures
 
-    found = dict(figures(plan.cluster)) | {f"policy.{name}": figure for name, figure in figures(facts)}
+    used = dict(figures(plan.cluster)) | {f"policy.{name}": figure for name, figure in figures(facts)}
     for kind in kinds:
-        found |= {f"{kind}.{name}": figure for name, figure in figures(rates.rewards[kind])}
-    return found
+        used |= {f"{kind}.{name}": figure for name, figure in figures(rates.rewards[kind])}
+    return used
 
 
 def plan_json(plan: Plan, used: dict[str, Figure], calibration: Calibration | None = None) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def plan_json(plan: Plan, used: dict[str, Figure], calibration: Calibration | No
         "bottleneck": plan.rhythm.bottleneck,
         "memory_gib": {role: {name: size / GIB for name, size in parts.items()} for role, parts in plan.memory.items()},
         "room_gib": plan.room_bytes / GIB,
-        "hosts_gib": {place: {name: size / GIB for name, size in parts.items()} for place, parts in plan.hosts.items()},
+        "hosts_gib": {host: {name: size / GIB for name, size in parts.items()} for host, parts in plan.hosts.items()},
         "fits": not plan.problems,
         "problems": plan.problems,
         "steps": plan.steps,

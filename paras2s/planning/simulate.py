@@ -1,8 +1,8 @@
-"""Steps of GRPO in time: answers of unlike length are decoded, scored and learned from, on devices that wait or do not.
+"""Simulated steps of GRPO: answers of different length are decoded, scored and learned from, on shared or own devices.
 
 Lengths are drawn, so that a batch takes its longest answer and a phase its slowest device. Four roles (rollout, speak, reward,
 learner) work through the steps in order, each on devices of its own or all on the same; the synchronous driver samples
-with the newest weights, the asynchronous one with weights that are at most so many steps old.
+with the newest weights, the asynchronous one with weights that are at most n steps old.
 
 Left out: failures, checkpoints, looks at validation queries, and what the network does for others.
 """
@@ -39,7 +39,7 @@ DRAWN_STEPS = 4
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerLength:
     """Steps of one answer, its end included, and of its text."""
 
     steps: int
@@ -63,10 +63,10 @@ class Lengths:
         return max(1, min(self.most, drawn))
 
 
-def draw_answers(count: int, audio: Lengths, text: Lengths, rng: random.Random) -> list[Answer]:
+def draw_answers(count: int, audio: Lengths, text: Lengths, rng: random.Random) -> list[AnswerLength]:
     """Draw lengths of both streams; a text ends no later than its answer."""
     steps = [audio.draw(rng) for _ in range(count)]
-    return [Answer(one, min(one, text.draw(rng))) for one in steps]
+    return [AnswerLength(steps_drawn, min(steps_drawn, text.draw(rng))) for steps_drawn in steps]
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,12 @@ class Decoded:
 
 
 def decode(
-    sizes: PolicySizes, device: Device, engine: Engine, answers: Sequence[Answer], group: int, prompt_steps: int
+    sizes: PolicySizes, device: Device, engine: Engine, answers: Sequence[AnswerLength], group: int, prompt_steps: int
 ) -> Decoded:
     """Simulate decoding of one device's answers, `engine.rows` at once.
 
-    Between two ends nothing changes but the length of what is read, and cost is linear in that: one look at the middle is
-    exact. The prompts behind the rows are counted as so many groups.
+    Between two ends only the context length changes, and cost is linear in it: its middle is
+    exact. The prompts of the rows are counted by groups.
     """
     waiting = list(range(len(answers)))[::-1]
     ends_s = [0.0] * len(answers)
@@ -100,7 +100,7 @@ def decode(
                 # The first step is drawn from the prompt: one pass less than there are steps.
                 heapq.heappush(active, (tick + answers[number].steps - 1, number, tick))
                 rows = max(rows, len(active))
-        # What has ended sits idle until so many have, and the rest is moved together; in a static batch it never is.
+        # Ended rows sit idle until `leave_share` have ended, then the rest is packed; in a static batch it never is.
         gone = rows - len(active)
         if engine.batching == "continuous" and gone and gone >= engine.leave_share * rows:
             rows = len(active)
@@ -128,24 +128,24 @@ def decode(
 # -- learner ------------------------------------------------------------------------------------------------------------
 
 
-def forward_work(sizes: PolicySizes, plan: LearnerPlan, answers: Sequence[Answer], group: int, prompt_steps: int) -> Work:
+def forward_work(sizes: PolicySizes, plan: LearnerPlan, answers: Sequence[AnswerLength], group: int, prompt_steps: int) -> Work:
     """Cost one pass over answers by length, `chunk_rows` (else `rows`) at a time, after prompts read once."""
     at_once = plan.chunk_rows or plan.rows or max(1, len(answers))
-    ordered = sorted(answers, key=lambda one: -one.steps)
+    ordered = sorted(answers, key=lambda answer: -answer.steps)
     # Prompts are read once for all answers in memory together, and again with the next.
     times = math.ceil(len(answers) / (plan.rows or max(1, len(answers))))
     prompts = max(times, math.ceil(len(answers) / group))
     work = cost.read_prompts(sizes, prompts, prompt_steps, plan.weight_bytes)
     for first in range(0, len(ordered), at_once):
         chunk = ordered[first : first + at_once]
-        text = max(one.text_steps for one in chunk)
+        text = max(answer.text_steps for answer in chunk)
         work += cost.score_answers(sizes, len(chunk), chunk[0].steps, text, prompt_steps, plan.weight_bytes)
     return work
 
 
 @dataclass(frozen=True)
 class LearnTimes:
-    """Seconds of a step's learning on the slowest device; `exchange` is what devices wait for each other's numbers."""
+    """Seconds of a step's learning on the slowest device; `exchange` is the wait for other devices' numbers."""
 
     reference: float
     forward: float
@@ -159,12 +159,12 @@ class LearnTimes:
         return self.reference + self.forward + self.backward + self.optimiser + self.exchange
 
 
-def learn(sizes: PolicySizes, cluster: Cluster, answers: Sequence[Answer], group: int, prompt_steps: int) -> LearnTimes:
+def learn(sizes: PolicySizes, cluster: Cluster, answers: Sequence[AnswerLength], group: int, prompt_steps: int) -> LearnTimes:
     """Simulate reference, policy, backward pass and AdamW, on answers dealt to the learner's devices by groups."""
     plan, device, devices = cluster.learner, cluster.rates, cluster.count("learner")
     total = sum(cost.parameters(sizes).values())
     trained = cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total
-    found = []
+    by_device = []
     for hand in deal(answers, group, devices):
         forward = forward_work(sizes, plan, hand, group, prompt_steps)
         forward_s = cost.seconds(forward, device, "train")
@@ -179,9 +179,9 @@ def learn(sizes: PolicySizes, cluster: Cluster, answers: Sequence[Answer], group
         exchange_s = exchange_seconds(cluster, total, trained, passes)
         # Layer by layer, the next one's weights travel while this one is computed.
         hidden_s = min(exchange_s, reference_s + forward_s + back_s) if plan.gather == "layer" else 0.0
-        found.append((reference_s, forward_s, back_s, exchange_s - hidden_s))
+        by_device.append((reference_s, forward_s, back_s, exchange_s - hidden_s))
     optimiser_s = cost.seconds(cost.update(trained / plan.shard_over), device, "train")
-    reference_s, forward_s, back_s, exchange_s = max(found, key=sum)
+    reference_s, forward_s, back_s, exchange_s = max(by_device, key=sum)
     return LearnTimes(reference_s, forward_s, back_s, optimiser_s, exchange_s)
 
 
@@ -194,8 +194,8 @@ def bandwidth(cluster: Cluster, among: int) -> float:
 def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int) -> float:
     """Return the seconds to gather weights, scatter gradients, and sum those shared among copies.
 
-    Once a step for the reference and once for the policy, even where LoRA makes them the same weights; or layer by layer
-    for both and for the way back, in each pass, for prompts and for their answers.
+    Once a step for the reference and once for the policy, even if LoRA makes them the same weights; or layer by layer
+    for both and for the backward pass, in each pass, for prompts and for their answers.
     """
     plan, devices = cluster.learner, cluster.count("learner")
     shards, copies = plan.shard_over, devices // plan.shard_over
@@ -230,7 +230,7 @@ def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:
 
 @dataclass(frozen=True)
 class Load:
-    """Work of a step: B queries, G answers each, of which `learned` queries are learned from."""
+    """Work of a step: B queries, G answers each; the update learns from `learned` queries."""
 
     queries: int
     learned: int
@@ -261,7 +261,7 @@ def load_of(config: RunConfig, known: KnownPolicy, answer_s: float | None = None
 class Phases:
     """Seconds of one step's phases on their slowest device; `straggling` is the part of `decode` for unlike lengths.
 
-    `speak` is of rollout devices, `speak_apart` of devices that have it as their role, of which `speak_behind` is when
+    `speak` is of rollout devices, `speak_apart` of devices with that role; `speak_behind` is its part after
     all answers have been sampled.
     """
 
@@ -301,23 +301,26 @@ def step_phases(
     """Simulate one step with drawn lengths, and the batches of speaking devices, counted from the end of its rollout."""
     device, devices = cluster.rates, cluster.count("rollout")
     answers = draw_answers(load.queries * load.group, load.audio, load.text, rng)
-    even = [Answer(round(fmean(one.steps for one in answers)), round(fmean(one.text_steps for one in answers)))]
-    hands = deal(answers, load.group, devices)
-    largest = max(map(len, hands))
+    mean_steps, mean_text_steps = (fmean(getattr(answer, name) for answer in answers) for name in ("steps", "text_steps"))
+    even = [AnswerLength(round(mean_steps), round(mean_text_steps))]
+    by_device = deal(answers, load.group, devices)
+    largest = max(map(len, by_device))
     prompts = math.ceil(largest / load.group)
     dtype = cluster.engine.dtype_bytes
-    decoded = [decode(sizes, device, cluster.engine, hand, load.group, load.prompt_steps) for hand in hands]
-    slowest_s = max(one.seconds for one in decoded)
+    decoded = [decode(sizes, device, cluster.engine, own_answers, load.group, load.prompt_steps) for own_answers in by_device]
+    slowest_s = max(part.seconds for part in decoded)
     even_s = decode(sizes, device, cluster.engine, even * largest, load.group, load.prompt_steps).seconds
     encode = facts.audio_encoder
     encoding = Work(products=2 * encode.parameters.value * encode.positions.value * prompts) if encode else Work()
     second = Work(products=facts.speaking.gflop_per_s.value * 1e9) if facts.speaking else Work()
-    # Of a second of sound.
+    # Seconds to make one second of sound.
     each_s, rate = cost.seconds(second, device, "read"), facts.steps_per_s.value
     apart_s, behind_s, batches = 0.0, 0.0, list[SpeechBatch]()
     if speakers := cluster.count("speak"):
-        ends_s = [end for one in decoded for end in one.ends_s]
-        batches = batches_as_they_end(ends_s, [one.steps / rate for hand in hands for one in hand], each_s)
+        ends_s = [end for part in decoded for end in part.ends_s]
+        batches = batches_as_they_end(
+            ends_s, [answer.steps / rate for own_answers in by_device for answer in own_answers], each_s
+        )
         apart_s = sum(batch.seconds for batch in batches) / speakers
         behind_s = spoken_seconds(batches, speakers) - slowest_s
     read = cost.read_prompts(sizes, prompts, load.prompt_steps, dtype)
@@ -327,10 +330,12 @@ def step_phases(
         read=cost.seconds(read, device, "read"),
         decode=slowest_s,
         straggling=slowest_s - even_s,
-        speak=0.0 if speakers else each_s * max(sum(one.steps for one in hand) for hand in hands) / rate,
+        speak=0.0
+        if speakers
+        else each_s * max(sum(answer.steps for answer in own_answers) for own_answers in by_device) / rate,
         speak_apart=apart_s,
         speak_behind=behind_s,
-        judge=judge_seconds(reward, cluster, [end for one in decoded for end in one.ends_s], slowest_s),
+        judge=judge_seconds(reward, cluster, [end for part in decoded for end in part.ends_s], slowest_s),
         sync=sync_seconds(sizes, cluster),
         reference=learned.reference,
         forward=learned.forward,
@@ -341,12 +346,12 @@ def step_phases(
     return phases, [replace(batch, ready_s=batch.ready_s - slowest_s) for batch in batches]
 
 
-def deal(answers: Sequence[Answer], group: int, devices: int) -> list[list[Answer]]:
+def deal(answers: Sequence[AnswerLength], group: int, devices: int) -> list[list[AnswerLength]]:
     """Deal groups in turn to devices, or single answers if there are fewer groups than devices; no share is empty."""
     groups = [list(answers[first : first + group]) for first in range(0, len(answers), group)]
     if len(groups) < devices:
-        groups = [[one] for one in answers]
-    return [[one for dealt in groups[worker::devices] for one in dealt] for worker in range(min(devices, len(groups)))]
+        groups = [[answer] for answer in answers]
+    return [[answer for dealt in groups[worker::devices] for answer in dealt] for worker in range(min(devices, len(groups)))]
 
 
 def judge_seconds(reward: RewardLoad, cluster: Cluster, ends_s: Sequence[float], rollout_s: float) -> float:
@@ -363,9 +368,9 @@ def judge_seconds(reward: RewardLoad, cluster: Cluster, ends_s: Sequence[float],
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer. Memory in bytes by role and part; `problems` says what does not fit and what to change.
+    """Prediction for a run. Memory in bytes by role and part; `problems` names misfits and their remedies.
 
-    `hosts` are bytes by part of the driver, of Ray's object store, and on disk.
+    `hosts` has bytes by part of the driver, of Ray's object store, and on disk.
     """
 
     policy: str
@@ -390,12 +395,12 @@ class Plan:
 
     @property
     def device_hours(self) -> float:
-        """All devices, working or waiting."""
+        """Hours of all devices, working or waiting."""
         return self.hours * self.cluster.devices
 
     @property
     def devices_usd(self) -> float:
-        """At the cluster's price."""
+        """Cost of the devices at the cluster's price."""
         return self.device_hours * self.cluster.usd_per_device_hour.value
 
     @property
@@ -426,11 +431,11 @@ def make_plan(
     rng = random.Random(config.seed)
     factors = factors or {}
     steps_drawn = [step_phases(sizes, facts, cluster, load, reward, rng) for _ in range(DRAWN_STEPS)]
-    drawn = [one.times(factors) for one, _ in steps_drawn]
+    drawn = [phases.times(factors) for phases, _ in steps_drawn]
     slower = factors.get("decode", 1.0), factors.get("speak_apart", 1.0)
     times = [
-        StepTimes(one.rollout, one.judge, one.learner, one.sync, tuple(batch.times(*slower) for batch in batches))
-        for one, (_, batches) in zip(drawn, steps_drawn, strict=True)
+        StepTimes(phases.rollout, phases.judge, phases.learner, phases.sync, tuple(batch.times(*slower) for batch in batches))
+        for phases, (_, batches) in zip(drawn, steps_drawn, strict=True)
     ]
     colocated, speakers = cluster.roles.layout == "colocated", max(1, cluster.count("speak"))
     on_devices = bool(reward.work.products) and not cluster.roles.reward
@@ -439,7 +444,7 @@ def make_plan(
         rhythm = run_driver(times, cluster.driver, colocated, bool(reward.work.products), at_once, speakers)
     else:
         # Rollout devices judge as well.
-        both = [replace(one, rollout=one.rollout + one.reward, reward=0.0) for one in times]
+        both = [replace(phases, rollout=phases.rollout + phases.reward, reward=0.0) for phases in times]
         rhythm = run_driver(both, cluster.driver, False, False, speakers=speakers)
     memory = device_memory(sizes, facts, cluster, load, reward)
     device = cluster.rates
@@ -450,7 +455,7 @@ def make_plan(
         cluster=cluster,
         load=load,
         parameters=cost.parameters(sizes),
-        phases=Phases(*(fmean(getattr(one, part.name) for one in drawn) for part in fields(Phases))),
+        phases=Phases(*(fmean(getattr(phases, part.name) for phases in drawn) for part in fields(Phases))),
         rhythm=rhythm,
         memory=memory,
         room_bytes=room,
@@ -489,12 +494,16 @@ def role_memory(
         rollout, speak = rollout | speak, {}
     learned = math.ceil(load.learned * load.group / cluster.count("learner"))
     rows = min(plan.rows or learned, learned)
-    longest, text = (min(one.most, math.ceil(one.mean * (1 + (one.spread or 1.0)))) for one in (load.audio, load.text))
+    longest, text = (
+        min(length.most, math.ceil(length.mean * (1 + (length.spread or 1.0)))) for length in (load.audio, load.text)
+    )
     groups = math.ceil(rows / load.group)
     learner = cost.learner_memory(sizes, plan, rows, groups, longest, min(text, longest), load.prompt_steps)
     judge = {"reward model": reward.resident_bytes, "reward model's activations": reward.working_bytes}
-    found = {"rollout": rollout, "speak": speak, "learner": learner, "reward": judge if reward.resident_bytes else {}}
-    return found if cluster.count("speak") else {role: parts for role, parts in found.items() if role != "speak"}
+    bytes_by_role = {"rollout": rollout, "speak": speak, "learner": learner, "reward": judge if reward.resident_bytes else {}}
+    return (
+        bytes_by_role if cluster.count("speak") else {role: parts for role, parts in bytes_by_role.items() if role != "speak"}
+    )
 
 
 # What a role gives back when its turn on a device ends.

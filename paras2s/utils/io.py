@@ -15,7 +15,7 @@ from paras2s.errors import DataError, StorageError, one_line
 
 
 def path_inside(folder: Path, name: str) -> Path | None:
-    """Return the path of a file below a folder that a table names; None where the name or a link leads out of the folder.
+    """Return the path of a file below a folder that a table names; None if the name or a link leads out of the folder.
 
     A hub's cache holds links to files beside the folder (`snapshots/REVISION/a.wav` to `blobs/...`): those are let through.
     """
@@ -24,9 +24,9 @@ def path_inside(folder: Path, name: str) -> Path | None:
     if target.is_relative_to(root):
         return target
     named = Path(os.path.normpath(root / name))
-    blobs = [one.parent / "blobs" for one in (root, *root.parents) if one.name == "snapshots"]
+    blobs = [parent.parent / "blobs" for parent in (root, *root.parents) if parent.name == "snapshots"]
     # By its own name, which has an ending; a blob's is a hash.
-    return named if named.is_relative_to(root) and any(target.is_relative_to(one) for one in blobs) else None
+    return named if named.is_relative_to(root) and any(target.is_relative_to(blob_folder) for blob_folder in blobs) else None
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -77,7 +77,7 @@ def read_text(path: Path) -> str:
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows of a CSV file with their line numbers, for a strict model to validate.
 
-    Values that are missing are None, and values without a column stand under the key "more values than columns".
+    Values that are missing are None, and values without a column are under the key "more values than columns".
 
     Raises:
         DataError: the file cannot be read, or is no CSV; names file:line.

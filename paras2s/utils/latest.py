@@ -1,4 +1,4 @@
-"""Values by key of which the latest are held, since what is wanted once is often wanted again."""
+"""A cache of the latest values by key, since a value is often used again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class Latest(Generic[Value]):
-    """Holds at most `most` values; the oldest leave first."""
+    """A cache of at most `most` values; the oldest are dropped first."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -34,7 +34,7 @@ def proportional_gib(pid: int) -> float:
 
 
 class MemoryWatch:
-    """Samples the memory every few seconds inside a `with` block. `peak_gib` is None where there is no /proc."""
+    """Sampler of the memory every few seconds inside a `with` block. `peak_gib` is None without /proc."""
 
     def __init__(self) -> None:
         self.peak_gib: float | None = None

@@ -83,7 +83,7 @@ def map_chunks(
     chunk: int,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Result]:
-    """Run `work` on chunks of at most `chunk` items, of which every worker gets as many, and returns results in the order of
+    """Run `work` on chunks of at most `chunk` items, as many for every worker, and return results in the order of
     items; `on_progress(done, total)` counts items.
 
     Raises:

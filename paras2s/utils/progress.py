@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 # In a log, a line every so often is enough.
 LINE_EVERY_S = 20.0
 TELL_EVERY_S = 5.0
-# Is given a bar's name, what is done, the total, and the seconds left (None: not known yet).
+# Called with a bar's name, the work done, the total, and the seconds left (None: not known yet).
 Tell = Callable[[str, int, int, float | None], None]
 # A log has no width; tables that fold at 80 columns cannot be read in one.
 LOG_WIDTH = 160

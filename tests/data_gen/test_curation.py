@@ -173,7 +173,7 @@ def test_what_is_held_out_shares_nothing_with_training(changes: dict[str, str], 
     if complaint is None:
         assert leakage.check() == {}
     else:
-        with pytest.raises(DataError, match=f"emotion: 1 {complaint} of the held-out queries stand in training too"):
+        with pytest.raises(DataError, match=f"emotion: 1 {complaint} of the held-out queries are in training too"):
             leakage.check()
 
 
@@ -365,7 +365,7 @@ def test_voices_that_are_missing_are_named_before_anything_is_paid(tmp_path: Pat
     few = tuple(one for one in VOICES if one.name != "child-test")
     with pytest.raises(ConfigError, match="age needs a child voice of engine piper for test"):
         check_voices(config(tmp_path, agent_tones=("calm",), voices=few), CATEGORIES)
-    with pytest.raises(ConfigError, match="'male-train' stands twice"):
+    with pytest.raises(ConfigError, match="'male-train' is given twice"):
         check_voices(config(tmp_path, agent_tones=("calm",), voices=(*VOICES, VOICES[0])), CATEGORIES)
     with pytest.raises(ConfigError, match="m: cosyvoice copies a voice; give options clip and text"):
         check_voices(config(tmp_path, agent_tones=("calm",), voices=(*VOICES, voice("m", engine="cosyvoice"))), CATEGORIES)
@@ -461,7 +461,7 @@ def test_what_is_unknown_makes_a_sum_unknown() -> None:
 
 def test_more_is_not_wanted_than_all_lists_could_give(tmp_path: Path) -> None:
     check_config(config(tmp_path, agent_tones=("calm",), contrasts={"rl": 300}, list_size=100), CATEGORIES)
-    with pytest.raises(ConfigError, match="contrasts: sarcasm/train: 30000 are wanted, of at most 56000 sentences"):
+    with pytest.raises(ConfigError, match="contrasts: sarcasm/train: 30000 requested, of at most 56000 sentences"):
         check_config(config(tmp_path, agent_tones=("calm",), contrasts={"rl": 30_000}, list_size=100), CATEGORIES)
 
 

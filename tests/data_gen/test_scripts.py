@@ -153,7 +153,7 @@ def test_requesting_too_much_is_refused(values: dict[str, int], complaint: str) 
     [
         (["happy", "bored"], ["One.", "Two."], r"scripts/emotion\.yaml, entry 0.*bored"),
         (["sad", "sad"], ["One.", "Two."], r"scripts/emotion\.yaml, entry 0"),
-        (["happy", "sad"], ["So it is.", "so, it is"], "the same words stand twice"),
+        (["happy", "sad"], ["So it is.", "so, it is"], "the same words occur twice"),
     ],
 )
 def test_bad_scripts_are_refused(monkeypatch: pytest.MonkeyPatch, styles: list[str], texts: list[str], complaint: str) -> None:

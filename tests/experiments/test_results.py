@@ -130,4 +130,4 @@ def test_a_dry_run_says_what_is_whole(project: Path) -> None:
     made_run(project / "runs", 0)
     text = invoke("results", "--dry-run", "--seeds", "0 1", "--folder", project / "runs", "--docs", project / "docs").stdout
     assert "seed 0: finished" in text
-    assert "seed 1: to be run" in text
+    assert "seed 1: not finished" in text

@@ -154,7 +154,7 @@ def test_systems_meet_a_reference_and_their_verdicts_can_be_ranked(speech):
         estimate = ("bench", "systems", "asked", *systems[:4], "--system", "chat=chat.yaml", "--reference", "long", *more)
         (speech / "chat.yaml").write_text(json.dumps({"base_url": server.base_url, "model": "speaks"}))
         cost = paras2s(*estimate, "--estimate", "--out", "w.csv", cwd=speech)
-        assert "chat: 2 answers are to be made, no price is known" in cost.stdout
+        assert "chat: 2 answers are missing, no price is known" in cost.stdout
         assert len(server.requests) == asks
         alone = ("bench", "systems", "asked", "--system", "long=long", "--reference", "long", *more)
         assert "at least one that meets long" in paras2s(*alone, cwd=speech, status=2).stderr

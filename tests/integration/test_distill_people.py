@@ -43,7 +43,7 @@ def pupil(tiny_run: Path, folder: Path, file: str, **distill: Any) -> Path:
 
 def ask_first(config: Path, folder: Path, kind: str) -> StudyStore:
     """The first distill, which stops, and the study that its message says to make."""
-    with pytest.raises(JudgeError, match=r"is not there yet.*items of a listening study lie in .*paras2s study new"):
+    with pytest.raises(JudgeError, match=r"is missing, so.*items of a listening study are in .*paras2s study new"):
         invoke("distill", config)
     assert not (folder / "run/reward/agreement.json").exists()
     people = ("--annotator", "ada", "--annotator", "ben")
@@ -81,7 +81,7 @@ def test_peoples_scores_teach_and_more_of_them_teach_again(tiny_run: Path, tmp_p
     assert all(row["judge_max"] is None and row["judge_unscored"] == row["n"] for row in report["probes"].values())
     assert "degenerate answers score at most" in " ".join(given.split())
 
-    assert "there already" in invoke("distill", config).output
+    assert "exists already" in invoke("distill", config).output
     with (tmp_path / "people.csv").open("a", newline="") as file:
         csv.writer(file).writerow((items[0].id, "policy", items[0].category, "cem", 5))
     key = stage_keys(load_config(config))["reward"]
@@ -157,7 +157,7 @@ def test_only_what_lacks_a_score_becomes_an_item_and_silence_is_none(tmp_path: P
     (tmp_path / "p.csv").write_text("id,system,category,rater,score\nq.1,policy,emotion,ada,4\n")
     none = Clip(np.zeros(0, np.float32), 16_000)
     given = [*answers(tmp_path, "q.1", "q.2", "q.2", "r.3"), *answers(tmp_path, "r.0", clip=none)]
-    with pytest.raises(JudgeError, match="holds no score of 2 of 3 answers"):
+    with pytest.raises(JudgeError, match="has no score for 2 of 3 answers"):
         require_people(PeopleTeacher(tmp_path / "p.csv", 0.5), given, tmp_path / "people")
     rows = list(read_jsonl(tmp_path / "people/items.jsonl"))
     assert [row["id"] for row in rows] == ["q.2", "r.3"]

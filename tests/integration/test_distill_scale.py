@@ -24,7 +24,7 @@ from paras2s.data_gen.dataset import Dataset, load_dataset
 from paras2s.data_gen.policy_inputs import CODEC, prepare_prompts
 from paras2s.errors import ConfigError
 from paras2s.pipeline import preference_set
-from paras2s.pipeline.preference_set import Sampled, Wanted, judge_sampled, sample_answers
+from paras2s.pipeline.preference_set import Sampled, SampleJob, judge_sampled, sample_answers
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import ClipStore, SampleRequest, Sampling
 from paras2s.reward.reward_model.teachers import Cost, Progress, Scores, TeacherRequest
@@ -76,7 +76,7 @@ def assert_same(found: Sampled, expected: Sampled) -> None:
 def test_shards_hold_what_the_engine_samples_with_the_seeds_of_their_places(tiny_run: Path, tmp_path: Path) -> None:
     run, dataset = open_run(tiny_run, tmp_path / "own")
     queries = dataset.of_role("preference")
-    (found,) = sample_answers(run, dataset, [Wanted(queries, COUNT, STREAM)])
+    (found,) = sample_answers(run, dataset, [SampleJob(queries, COUNT, STREAM)])
     policy = EmbeddedPolicy.load(run.sft_dir)
     prompts = prepare_prompts(policy, dataset, queries)
     expected: list[np.ndarray] = []
@@ -114,7 +114,7 @@ def test_two_workers_write_what_this_process_writes_and_go_on_where_one_stopped(
     tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, dataset = open_run(tiny_run, tmp_path / "alone")
-    wanted = [Wanted(dataset.of_role("preference"), COUNT, STREAM), Wanted(dataset.of_role("test"), 2, 2 * STREAM)]
+    wanted = [SampleJob(dataset.of_role("preference"), COUNT, STREAM), SampleJob(dataset.of_role("test"), 2, 2 * STREAM)]
     alone = sample_answers(run, dataset, wanted)
 
     other, dataset = open_run(tiny_run, tmp_path / "workers")
@@ -181,7 +181,7 @@ def test_answers_that_do_not_fit_the_disk_are_refused_after_the_first_shard(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     with pytest.raises(ConfigError, match=r"distill\.answers_per_query: the answers take .* more and .* has 1 kB left"):
-        sample_answers(run, dataset, [Wanted(dataset.of_role("preference"), COUNT, STREAM)])
+        sample_answers(run, dataset, [SampleJob(dataset.of_role("preference"), COUNT, STREAM)])
     assert len(list(run.reward_dir.glob("sampled-*/*.npz"))) == 1
 
 
@@ -211,7 +211,7 @@ def test_answers_are_judged_in_parts_as_at_once_and_scores_without_a_cache_are_k
 ) -> None:
     run, dataset = open_run(tiny_run, tmp_path / "own")
     queries = dataset.of_role("preference")
-    (sampled,) = sample_answers(run, dataset, [Wanted(queries, COUNT, STREAM)])
+    (sampled,) = sample_answers(run, dataset, [SampleJob(queries, COUNT, STREAM)])
     at_once, in_parts = LengthTeacher(free), LengthTeacher(free)
     expected = judge_sampled(run, dataset, at_once, queries, sampled)
     monkeypatch.setattr(preference_set, "JUDGED_TOGETHER", 5)

@@ -207,7 +207,7 @@ def test_by_command_line(own: World, tmp_path: Path) -> None:
     assert "the policy after 3 updates" in said
     (tmp_path / "elsewhere").mkdir()
     moved = Path(shutil.move(own.checkpoint, tmp_path / "elsewhere"))
-    with pytest.raises(ConfigError, match=r"lies in no run's folder .*--run"):
+    with pytest.raises(ConfigError, match=r"is in no run's folder .*--run"):
         invoke("export", moved, tmp_path / "again")
     found = json.loads(invoke("export", moved, tmp_path / "again", "--run", own.run, "--json").stdout)
     assert found == {"folder": str(tmp_path / "again"), "updates": 3, "missing": []}
@@ -227,11 +227,11 @@ def test_what_cannot_be_exported_is_refused_by_name(own: World, tmp_path: Path) 
     refused(PolicyError, r"empty: is no complete checkpoint: .*; give RUN/checkpoints", tmp_path / "empty")
     refused(PolicyError, r"run: is no complete checkpoint: .*; give .*step_000003", own.run)
     refused(PolicyError, r"absent: is no complete checkpoint", tmp_path / "absent")
-    refused(ConfigError, "--adapters: in .*sft they are folded in", own.run / "sft", adapters=True)
-    refused(ConfigError, "--components: a folder of adapters", adapters=True, components=True)
+    refused(ConfigError, "--adapters: in .*sft adapters are folded in", own.run / "sft", adapters=True)
+    refused(ConfigError, "--components: adapters use the components", adapters=True, components=True)
     warm = own.run / "checkpoints/sft/step_000100"
     shutil.copytree(own.checkpoint, warm)
-    refused(PolicyError, "step_000100: is of the warm-up", warm)
+    refused(PolicyError, "step_000100: is a checkpoint of the warm-up", warm)
     rewritten(own.checkpoint / "trainer.json", version=7)
     refused(PolicyError, r"trainer.json: is of version 7 of checkpoints, this program reads 1")
     rewritten(own.checkpoint / "trainer.json", version=1, base="0" * 32)
@@ -242,9 +242,9 @@ def test_what_cannot_be_exported_is_refused_by_name(own: World, tmp_path: Path) 
 
 def test_a_folder_that_holds_something_is_left_alone(adapted: World, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("kept")
-    with pytest.raises(StorageError, match="is there already; give another folder"):
+    with pytest.raises(StorageError, match="exists already; give another folder"):
         export_checkpoint(adapted.checkpoint, tmp_path)
-    with pytest.raises(StorageError, match="mine: is there already"):
+    with pytest.raises(StorageError, match="mine: exists already"):
         export_checkpoint(adapted.checkpoint, tmp_path / "mine")
     assert (tmp_path / "mine").read_text() == "kept"
 

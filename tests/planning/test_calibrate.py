@@ -143,7 +143,7 @@ def test_a_run_on_other_workers_or_another_device_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"2 rollout workers were timed, and this_machine has 1; .*--measured-on"):
         calibrate(RUN, HERE, RATES, KNOWN, times(workers={**ONE_EACH, "rollout": 2}))
     refuse_other_device(HERE, HERE)
-    with pytest.raises(ConfigError, match="another than that of h100x8"):
+    with pytest.raises(ConfigError, match="its device differs from that of h100x8"):
         refuse_other_device(load_cluster("h100x8", RATES), HERE)
 
 

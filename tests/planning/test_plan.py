@@ -77,7 +77,7 @@ def test_a_policy_is_known_by_its_kind_its_sizes_or_its_name() -> None:
     assert policy_facts(RATES, shallow, "kimi-audio-7b").sizes.num_layers == 28
     with pytest.raises(ConfigError, match="no policy 'glm4_voice' in the rates"):
         policy_facts(RATES, PolicyConfig(kind="glm4_voice"))
-    with pytest.raises(ConfigError, match="say what it is"):
+    with pytest.raises(ConfigError, match="name its family by --policy"):
         policy_facts(RATES, PolicyConfig(weights=Path("somewhere")))
 
 

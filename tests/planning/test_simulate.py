@@ -12,7 +12,7 @@ from paras2s.planning.cluster import Driver, Engine, LearnerPlan
 from paras2s.planning.driver import StepTimes, run_driver
 from paras2s.planning.queues import SpeechBatch, batches_as_they_end, calls_seconds, spoken_seconds
 from paras2s.planning.simulate import (
-    Answer,
+    AnswerLength,
     Lengths,
     bandwidth,
     deal,
@@ -84,7 +84,7 @@ def test_samplers_take_weights_while_the_learner_is_at_the_next_step() -> None:
 def ticks(engine: Engine, lengths: list[int]) -> list[float]:
     """When each answer ends where a step takes a second and nothing else any time."""
     slow = device(peak_tflops=1e12, memory_gb_s=1e12, step_overhead_ms=1000)
-    answers = [Answer(length, 1) for length in lengths]
+    answers = [AnswerLength(length, 1) for length in lengths]
     return [round(end, 6) for end in decode(TINY, slow, engine, answers, group=2, prompt_steps=3).ends_s]
 
 
@@ -97,7 +97,7 @@ def test_a_batch_takes_its_longest_and_continuous_batching_does_not_wait() -> No
 
 
 def test_rows_that_ended_cost_until_they_leave() -> None:
-    slow, answers = device(peak_tflops=1e-9), [Answer(3, 1), Answer(5, 1)]
+    slow, answers = device(peak_tflops=1e-9), [AnswerLength(3, 1), AnswerLength(5, 1)]
 
     def end_s(engine: Engine) -> float:
         return decode(TINY, slow, engine, answers, group=1, prompt_steps=0).seconds
@@ -126,7 +126,7 @@ def test_calls_take_turns_on_their_slots() -> None:
 
 
 def test_answers_are_dealt_by_groups_and_one_by_one_where_groups_are_few() -> None:
-    answers = [Answer(number, 1) for number in range(1, 9)]
+    answers = [AnswerLength(number, 1) for number in range(1, 9)]
     assert [[one.steps for one in hand] for hand in deal(answers, 2, 3)] == [[1, 2, 7, 8], [3, 4], [5, 6]]
     assert [len(hand) for hand in deal(answers, 4, 5)] == [2, 2, 2, 1, 1]
 

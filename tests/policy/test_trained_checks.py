@@ -409,7 +409,7 @@ def test_the_command_compares_and_names_the_first_difference(dump_file: Path, tm
     given = ("--weights", other, "--device", "cpu", "--steps", 3, "--against", dump_file)
     failed = invoke("check-policy", "kimi", *given, status=1)
     assert "ok D3 continuous features" in failed.output
-    assert "look first at: D4 logits" in failed.output
+    assert "first failure: D4 logits" in failed.output
 
 
 @pytest.mark.parametrize("name", ["nothing", "weights"])

@@ -68,7 +68,7 @@ def test_what_is_required_and_missing_leaves_no_reward(parts, sources):
 
 
 def test_a_source_stands_once():
-    with pytest.raises(ValueError, match="length stands twice"):
+    with pytest.raises(ValueError, match="length is given twice"):
         RewardConfig(sources=[source("length"), source("length")])
 
 

@@ -71,5 +71,5 @@ def test_repeated_letters_are_one_unless_a_blank_stands_between() -> None:
 
 
 def test_data_that_does_not_say_what_it_was_made_with_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"takes\.jsonl: not there"):
+    with pytest.raises(ConfigError, match=r"takes\.jsonl: missing"):
         pretrain_tower(tiny_unisrm(), tmp_path, 1, 0)

@@ -233,7 +233,7 @@ def test_conditions_change_what_they_say(data):
 
 def test_data_without_a_bench_or_with_an_id_twice_is_refused(data):
     write_items(data, [t3(0, "A"), t3(0, "B")])
-    with pytest.raises(DataError, match="an id stands twice"):
+    with pytest.raises(DataError, match="an id occurs twice"):
         load_bench(data)
     write_items(data, [replace(t3(0, "A"), split="rl")])
     with pytest.raises(DataError, match="no item is of the split 'bench'"):

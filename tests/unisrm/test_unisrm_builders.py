@@ -255,7 +255,7 @@ def test_texts_of_the_wrong_language_or_the_wanted_words_again_are_refused(serve
 
     servers.writes, servers.score = repeats, fits_scene
     report = build_corpus("esd-en", servers.config(tmp_path, (20, 0, 0)), esd(tmp_path / "en"), tmp_path / "out")
-    assert report.dropped["sft", "no wrong words: the LLM wrote the wanted words again"] > 0
+    assert report.dropped["sft", "no wrong words: the LLM wrote the original words again"] > 0
     assert "synthetic words" not in {item.factors["fault"] for item in read_items(tmp_path / "out")}
 
 
@@ -374,7 +374,7 @@ def test_an_incomplete_dialogue_is_counted(servers, tmp_path):
     dialogues, dropped = read_dailytalk(root)
     assert [one.name for one in dialogues] == ["5", "6"]
     assert {one.id: one.reason for one in dropped} == {
-        "0": "a turn is missing", "1": "a turn has no words", "2": "a turn stands twice",
+        "0": "a turn is missing", "1": "a turn has no words", "2": "a turn occurs twice",
         "3": "a clip is not named TURN_SPEAKER_dDIALOGUE", "4": "a turn has no emotion in metadata.json",
     }  # fmt: skip
     # The first two turns are no targets: their speakers have not been heard.
@@ -458,7 +458,7 @@ def test_the_verb_estimates_builds_and_measures_shortcuts(servers, tmp_path):
     # The scripted judge prefers recordings: the shortcut is plain to see.
     assert {one["name"]: one["value"] for one in report["shortcuts"]}["recording"] > 0.8
     again = CliRunner().invoke(app, [*call, "--set", "sizes.T1={sft: 0, rl: 0, bench: 0}"])
-    assert "T1 is wanted nowhere" in str(again.exception)
+    assert "no items of T1 are requested" in str(again.exception)
 
 
 def test_another_layout_or_a_missing_voice_is_refused(servers, tmp_path):

@@ -58,7 +58,7 @@ def test_a_description_has_a_line_for_each_clip_in_the_order_of_the_prompt(tmp_p
 def test_items_with_a_clip_that_nothing_is_said_of_are_left_out_and_none_at_all_is_an_error(tmp_path: Path) -> None:
     items = tiny_items(tmp_path)
     assert read_descriptions(written(tmp_path, items, without="c3.wav"), items).keys() == {"1", "3", "4"}
-    with pytest.raises(ConfigError, match=r"takes\.jsonl: says of no item"):
+    with pytest.raises(ConfigError, match=r"takes\.jsonl: describes the clips of no item"):
         read_descriptions(tmp_path, [items[1]])
     with pytest.raises(ConfigError, match="paras2s unisrm data"):
         read_descriptions(tmp_path / "empty", items)

@@ -77,7 +77,7 @@ def test_shipped_settings_are_the_papers():
     ("preset", "key", "value", "message"),
     [
         ("paper", "grpo.batch_size", 12, "no multiple"),
-        ("paper", "thinker.reasoning", False, "without reasoning"),
+        ("paper", "thinker.reasoning", False, "needs thinker.reasoning"),
         ("paper", "grpo.weight", 1, "unknown key"),
     ],
 )

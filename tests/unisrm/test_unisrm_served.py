@@ -186,7 +186,7 @@ def test_the_config_of_the_judge_names_the_weights_and_the_settings(folder, tmp_
 
 
 def test_an_export_replaces_nothing_and_leaves_nothing_half(folder, tmp_path):
-    with pytest.raises(StorageError, match="is there already"):
+    with pytest.raises(StorageError, match="exists already"):
         export_served(folder / "grpo")
     with pytest.raises(JudgeError, match="holds no UniSRM model"):
         export_served(folder / "prompts", tmp_path / "a")

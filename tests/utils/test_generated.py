@@ -13,5 +13,5 @@ def test_a_part_of_a_document_is_replaced_and_no_other_line() -> None:
 
 @pytest.mark.parametrize("text", ["", "<a>", "</a> <a>", "a </a>"])
 def test_a_document_without_both_comments_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="<a> and </a> are not there"):
+    with pytest.raises(ValueError, match="<a> and </a> are missing"):
         put_between(text, "<a>", "</a>", "new")

@@ -25,9 +25,7 @@ class AugmentConfig(Section):
     """Random masking and noise on training questions, so that the policy does not memorise clips."""
 
     words_dropped: float = Field(0.4, ge=0, le=1, description="share of prompts whose words are hidden")
-    text_dropped: float = Field(
-        0.0, ge=0, le=1, description="share of the other prompts that keep the sentence embedding alone"
-    )
+    text_dropped: float = Field(0.0, ge=0, le=1, description="share of other prompts that keep only the sentence embedding")
     codes_dropped: float = Field(0.5, ge=0, le=1, description="share of prompts whose codes are hidden")
     prosody_noise: float = Field(0.3, ge=0, description="noise on the prosody features, in standard deviations")
     words_noise: float = Field(0.8, ge=0, description="noise on the sentence embedding, in its own standard deviations")
@@ -48,9 +46,7 @@ class SamplingConfig(Section):
     temperature: float = Field(1.0, gt=0, description="temperature of both streams, or of the text stream alone")
     audio_temperature: float | None = Field(None, gt=0, description="temperature of the audio stream; None: as `temperature`")
     resample: ResampleConfig | None = Field(None, description="replacement of queries with flat groups; None: keep them")
-    engine: Literal["native", "vllm"] = Field(
-        "native", description="sampling engine; vllm: for single-stream policies, see `make vllm-env`"
-    )
+    engine: Literal["native", "vllm"] = Field("native", description="vllm: for single-stream policies, see `make vllm-env`")
     engine_python: Path | None = Field(None, description="Python interpreter of vLLM; None: .venv-vllm/bin/python")
     tensor_parallel: int = Field(1, ge=1, description="GPUs over which each worker's vLLM splits the model")
 
@@ -92,7 +88,7 @@ class ObjectiveConfig(Section):
     groups_per_update: int = Field(16, ge=1, description="groups of a step to learn from: those with the highest reward spread")
     ratio_level: Literal["token", "step", "sequence"] = Field("step", description="step: ParaS2S's joint ratio")
     average: Literal["joint", "per_stream"] = Field(
-        "per_stream", description="averaging over tokens: joint (the paper), or per stream"
+        "per_stream", description="mean over tokens: joint (the paper), or per stream"
     )
     text_weight: float = Field(1.0, ge=0, description="weight of the text stream, for average per_stream")
     audio_weight: float = Field(0.3, ge=0, description="weight of the audio stream, for average per_stream")
@@ -103,12 +99,10 @@ class ObjectiveConfig(Section):
         None, description="truncated importance sampling: cap of exp(learner - sampler log-prob) by token; None: no correction"
     )
     max_logprob_gap: float = Field(
-        0.1, gt=0, description="largest on-policy gap between sampler and learner, in nats a token; more stops the run"
+        0.1, gt=0, description="largest gap of sampler and learner on policy, nats a token; more stop the run"
     )
     kl_weight: float = Field(0.2, ge=0, description="beta, as in the paper")
-    kl_form: Literal["sum", "joint"] = Field(
-        "sum", description="sum: k3 of each token, added up; joint: k3 of the step's joint log-prob"
-    )
+    kl_form: Literal["sum", "joint"] = Field("sum", description="sum of each token's k3, or k3 of the step's joint log-prob")
     kl_bias_correction: bool = False
     anchor: AnchorConfig | None = Field(None, description="SFT loss on demonstrations in the same update; null: off")
 
@@ -124,13 +118,11 @@ class OptimizerConfig(Section):
     """AdamW, its schedule, and the size of micro-batches."""
 
     lr: float = Field(1e-4, ge=0, description="learning rate after warm-up; it falls to a tenth over the run")
-    adaptor_lr: float = Field(
-        1e-3, ge=0, description="learning rate of the adaptor of input features; the decoder's must be lower"
-    )
+    adaptor_lr: float = Field(1e-3, ge=0, description="learning rate of the input features' adaptor, above the decoder's")
     warmup_steps: int = Field(10, ge=1, description="steps over which the learning rate rises; Adam's first steps vary most")
     max_grad_norm: float = Field(1.0, gt=0)
     micro_batch_size: int | None = Field(
-        None, ge=1, description="answers in one pass of the learner; None: all of a step, split over the processor's cores"
+        None, ge=1, description="answers in one pass; None: all of a step, split over the cores"
     )
     gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, a third more time")
     mixed_precision: bool = Field(False, description="train in bfloat16, with float32 master weights")
@@ -143,9 +135,7 @@ class RoleConfig(Section):
     cpus: float = Field(1.0, ge=0)
     gpus: float = Field(0.0, ge=0, description="GPUs of a worker; 0.5: two workers share one")
     resources: dict[str, float] = Field({}, description="custom resources, by the names in `ray start --resources`")
-    threads: int | None = Field(
-        None, ge=1, description="threads of a worker; None: this machine's cores divided by the workers"
-    )
+    threads: int | None = Field(None, ge=1, description="threads of a worker; None: the machine's cores divided by workers")
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -203,13 +193,11 @@ class AlignConfig(Section):
     lora: LoraConfig | None = Field(None, description="train adapters alone; None: train all weights, beside a frozen copy")
     max_staleness: int = Field(0, ge=0, description="most updates between sampling weights and learner; 0: synchronous")
     max_unscored_share: float = Field(
-        0.5, gt=0, le=1, description="largest share of unscored answers in a step; more stop the run"
+        0.5, gt=0, le=1, description="largest share of unscored answers a step; more stop the run"
     )
     evaluate_every: int = Field(10, ge=1, description="steps between evaluations on validation queries, by the run's reward")
     checkpoint_every: int = Field(10, ge=1)
-    keep_checkpoints: int | None = Field(
-        2, ge=1, description="newest checkpoints to keep, besides the best by validation; None: all"
-    )
+    keep_checkpoints: int | None = Field(2, ge=1, description="newest checkpoints to keep, besides the best one; None: all")
     keep_rollouts_every: int = Field(1, ge=0, description="keep the answers of every n-th step in RUN/rollouts; 0: none")
     sampling: SamplingConfig = SamplingConfig()
     objective: ObjectiveConfig = ObjectiveConfig()

@@ -46,9 +46,7 @@ class AudioJudgeConfig(Section):
     samples: int = Field(1, ge=1, description="replies to each question; their votes are averaged (StyleSet: 5)")
     strategy: Strategy = Field("none", description="clips that are joined into one (AudioJudge, 3.2)")
     signals: Literal["spoken", "tone", "none"] = Field("spoken", description="signal before each clip of a joined file")
-    silence_s: float = Field(
-        0.5, ge=0, le=30, allow_inf_nan=False, description="silence between clips and signals of a joined file"
-    )
+    silence_s: float = Field(0.5, ge=0, le=30, allow_inf_nan=False, description="silence between parts of a joined file")
     examples: Path | None = Field(None, description="labelled examples (JSONL) to show first, in context")
     shots: int | None = Field(None, ge=1, description="number of examples to show; null: all")
     transcripts: Literal["none", "asr", "given"] = Field("none", description="transcripts sent with the audio (3.3)")

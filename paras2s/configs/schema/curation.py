@@ -59,9 +59,7 @@ class CurationConfig(Section):
     cache_dir: Path = Path("runs/cache")
     seed: int = 0
     categories: tuple[str, ...] = ("emotion", "sarcasm", "age", "gender")
-    category_file: Path | None = Field(
-        None, description="YAML with categories of your own, added to the shipped ones or replacing them"
-    )
+    category_file: Path | None = Field(None, description="YAML with categories of your own, beside or in place of the shipped")
     prompts: Path | None = Field(None, description="folder of your own prompts; shipped prompts replace missing files")
     contrasts: dict[Literal["demonstration", "preference", "rl", "validation", "test"], int] = Field(
         {"demonstration": 1250, "preference": 1250, "rl": 12_500, "validation": 50, "test": 300},
@@ -72,17 +70,15 @@ class CurationConfig(Section):
         description="LLM that writes the lists",
     )
     tester: LLMConfig = Field(
-        LLMConfig(model="gpt-4.1", concurrency=64, max_output_tokens=1024), description="LLM of the tests, and of answers"
+        LLMConfig(model="gpt-4.1", concurrency=64, max_output_tokens=1024), description="LLM of tests and answers"
     )
     list_size: int = Field(100, ge=1, le=200, description="sentences requested in one list")
     max_lists: int = Field(40, ge=1, description="most lists requested for one topic and pair of styles")
     texts_at_once: int = Field(2048, ge=1, description="sentences in memory; their tests run together")
     max_failed_share: float = Field(
-        0.5, gt=0, le=1, description="largest share of failed calls in a stage's round; more stop the run"
+        0.5, gt=0, le=1, description="largest share of failed calls a stage and round; more stop the run"
     )
-    near_duplicate: float = Field(
-        90.0, gt=0, le=100, description="rapidfuzz's token sort ratio from which two sentences count as equal"
-    )
+    near_duplicate: float = Field(90.0, gt=0, le=100, description="rapidfuzz's token sort ratio of equal sentences")
     speak_with: Engine | None = Field(None, description="engine for everything, in place of each category's own")
     voices: tuple[VoiceConfig, ...] = ()
     agent: VoiceConfig = VoiceConfig(name="agent", engine="openai", kind="female", options={"voice": "coral"})
@@ -97,7 +93,7 @@ class CurationConfig(Section):
     )
     tone: Path | None = Field(None, description="file of the classifier, for style_check: tone")
     min_style_probability: float = Field(
-        0.5, ge=0, le=1, description="least probability of the right style among a contrast's two"
+        0.5, ge=0, le=1, description="least probability of the right style, of a contrast's two"
     )
     corpora: dict[Literal["iemocap", "meld", "styletalk"], Path] = Field({}, description="folders of corpora of real speech")
     min_corpus_words: int = Field(5, ge=1)

@@ -52,13 +52,11 @@ class JudgeConfig(Section):
         "blueprint", description="input of the judge: TRACE's blueprint, or one of its two baselines"
     )
     asks: Literal["dimensions", "overall"] = Field(
-        "dimensions", description="labels of a pair: three dimensions, or one of 1, 2, tie (Table 9)"
+        "dimensions", description="labels of a pair: three, or one of 1, 2, tie (Table 9)"
     )
     left_out: tuple[str, ...] = Field((), description="blueprint groups to leave out: agent_emotion and so on (Table 12)")
     describe_user: bool = Field(False, description="show a blueprint of the user's clip as well")
-    sample_rate_hz: int = Field(
-        AUDIO_RATE_HZ, ge=8000, le=48_000, description="sample rate of clips for a judge that reads audio"
-    )
+    sample_rate_hz: int = Field(AUDIO_RATE_HZ, ge=8000, le=48_000, description="sample rate for a judge that reads audio")
     both_orders: bool = Field(False, description="ask each pair twice, with the answers exchanged")
     prompts: Path | None = Field(None, description="folder of your own prompts; shipped prompts replace missing files")
     fusion: str = Field("speakbench", description="rule that makes the overall label")
@@ -91,7 +89,7 @@ class OmniServedConfig(Section):
 
     llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen2.5-Omni-7B")
     digit_ids: tuple[int, ...] = Field(
-        (16, 17, 18, 19, 20), min_length=5, max_length=5, description="token ids of the digits 1 to 5"
+        (16, 17, 18, 19, 20), min_length=5, max_length=5, description="tokens of the digits 1 to 5"
     )
     max_audio_s: float = Field(60.0, gt=0, description="longest clip")
     prompts: Path | None = Field(None, description="folder with your own omni.md")

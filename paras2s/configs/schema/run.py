@@ -31,28 +31,24 @@ class DataConfig(Section):
     )
     demonstration_contrasts: int = Field(20, ge=1, description="contrasts per category to demonstrate; 20 x 4 = 80")
     preference_contrasts: int = Field(40, ge=1, description="contrasts per category whose labels train the reward model")
-    rl_contrasts: int = Field(
-        38, ge=1, description="contrasts per category for RL prompts without labels; their words are in no other role"
-    )
+    rl_contrasts: int = Field(38, ge=1, description="contrasts per category for RL prompts without labels, in no other role")
     validation_contrasts: int = Field(
-        8, ge=1, description="contrasts per category from topics and speakers held out for choosing settings"
+        8, ge=1, description="contrasts per category, of held-out topics and speakers, for settings"
     )
-    test_contrasts: int = Field(12, ge=1, description="contrasts per category from topics and speakers held out for the test")
+    test_contrasts: int = Field(12, ge=1, description="contrasts per category, of held-out topics and speakers, for the test")
     demonstration_speakers: int = Field(2, ge=1, le=3, description="speakers of each demonstration query")
     answers_per_query: int = Field(2, ge=1, le=4, description="good answers demonstrated for each (query, style)")
     answer_takes: int = Field(4, ge=1, description="takes of a good answer; the most intelligible take is kept")
     max_word_error_rate: float = Field(0.25, ge=0, le=1, description="clips above it are rejected")
     min_style_probability: float = Field(
-        0.5, ge=0, le=1, description="least probability of the right style; clips below are rejected"
+        0.5, ge=0, le=1, description="least probability of the right style of an accepted clip"
     )
 
 
 class PolicyConfig(Section):
     """The policy: released weights, or an embedded dual-stream policy of these sizes (Kimi-Audio: 28 layers, tap 21)."""
 
-    weights: Path | None = Field(
-        None, description="folder of a released checkpoint; None: the embedded policy, from random weights"
-    )
+    weights: Path | None = Field(None, description="folder of a released checkpoint; None: an untrained embedded policy")
     kind: str | None = Field(None, description="kimi, glm4_voice ... or module:Class; None: by the checkpoint's architecture")
     decoder: str | None = Field(
         None,
@@ -99,14 +95,10 @@ class WarmupConfig(Section):
     text_weight: float = Field(1.0, description="weight of the text loss beside the audio loss")
     first_token_weight: float = Field(4.0, description="weight of the first text token, which decides the answer")
     lora: LoraConfig | None = Field(None, description="train adapters alone, and fold them in at the end")
-    micro_batch_size: int | None = Field(
-        None, ge=1, description="examples in one pass; None: the full batch, split over the processor's cores"
-    )
+    micro_batch_size: int | None = Field(None, ge=1, description="examples in one pass; None: the batch, split over the cores")
     gradient_checkpointing: bool = Field(False, description="recompute activations for the gradient")
     mixed_precision: bool = Field(False, description="train in bfloat16, with float32 master weights; needs `learner`")
-    learner: RoleConfig | None = Field(
-        None, description="ranks that share the weights (FSDP2), at align.workers.ray_address; None: this process"
-    )
+    learner: RoleConfig | None = Field(None, description="FSDP2 ranks, at align.workers.ray_address; None: this process")
 
 
 class OmniConfig(Section):
@@ -133,9 +125,7 @@ class DistillConfig(Section):
         description="source of the scores: rubric, a judge's name or YAML (trace, audio ...), or people's FILE.csv of scores "
         "or FILE.json of pairs, as `study export` writes them; if the file is missing, distill makes the study's items",
     )
-    max_unscored_share: float = Field(
-        0.3, gt=0, le=1, description="largest share of answers without a score from the teacher; more stop the run"
-    )
+    max_unscored_share: float = Field(0.3, gt=0, le=1, description="largest share of unscored answers; more stop the run")
     omni: OmniConfig | None = Field(None, description="train the Qwen2.5-Omni thinker on the same scores as well")
     preference_contrasts: int | None = Field(
         None,
@@ -144,12 +134,10 @@ class DistillConfig(Section):
     )
     answers_per_query: int = Field(3, ge=2, description="K sampled answers a query")
     degenerate_answers: int = Field(
-        96, ge=1, description="answers of each kind (silence, noise, a looped word ...) to learn with score 1"
+        96, ge=1, description="answers of each kind (silence, noise, a loop ...) to learn with score 1"
     )
     temperature: float = 1.2
-    rollout: RolloutRoleConfig | None = Field(
-        None, description="workers that sample the answers, at align.workers.ray_address; None: this process"
-    )
+    rollout: RolloutRoleConfig | None = Field(None, description="samplers, at align.workers.ray_address; None: this process")
     steps: int = 1000
     batch_size: int = 48
     lr: float = 2e-3
@@ -187,7 +175,7 @@ class BenchConfig(Section):
     """The benchmark: answers to each held-out query, and sampling by stream."""
 
     answers_per_query: int = Field(2, ge=1)
-    temperature: float = Field(1.0, gt=0, description="of both streams, or of the text stream alone")
+    temperature: float = Field(1.0, gt=0, description="temperature of both streams, or of the text stream alone")
     audio_temperature: float | None = Field(None, gt=0, description="None: as `temperature`")
     text_top_k: int | None = Field(None, ge=1, description="text tokens to sample from; 1: greedy; None: all")
     audio_top_k: int | None = Field(None, ge=1, description="audio tokens to sample from; None: all")

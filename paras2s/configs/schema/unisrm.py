@@ -30,9 +30,7 @@ class ScratchConfig(Section):
         ge=0,
         description="first updates, in which the audio tower learns letters and traits of the data's clips",
     )
-    description_updates: int = Field(
-        0, ge=0, description="updates after that, in which the full model learns to describe how each clip sounds"
-    )
+    description_updates: int = Field(0, ge=0, description="next updates, in which the full model learns to describe each clip")
 
 
 class ThinkerConfig(Section):
@@ -59,9 +57,7 @@ class SftConfig(Section):
     micro_batch_size: int = Field(1, ge=1, description="items a device at once")
     epochs: float = Field(1.0, gt=0)
     warmup: float = Field(0.0, ge=0, lt=1, description=WARMUP)
-    silent_share: float = Field(
-        0.0, ge=0, le=1, description="share of the items learned a second time with silence as clips: from text alone"
-    )
+    silent_share: float = Field(0.0, ge=0, le=1, description="share of items learned once more with silence as clips")
     described_share: float = Field(
         0.0, ge=0, le=1, description="share of more examples, which describe how an item's clips sound, from how they were made"
     )
@@ -92,9 +88,7 @@ class UniSRMGrpoConfig(Section):
     max_steps: int | None = Field(None, ge=1, description="most updates; null: by `epochs`")
     kl_weight: float = Field(0.04, ge=0, description="beta, toward the model after supervised fine-tuning")
     clip: float = Field(0.2, gt=0, lt=1, description="epsilon of the ratio; the paper gives none")
-    ratio_level: Literal["token", "sequence"] = Field(
-        "token", description="one ratio a token, or one for the masked mean of a completion"
-    )
+    ratio_level: Literal["token", "sequence"] = Field("token", description="one ratio a token, or a completion's masked mean")
     temperature: float = Field(1.0, gt=0)
     max_completion_tokens: int = Field(1024, ge=1)
     max_grad_norm: float = Field(1.0, gt=0)

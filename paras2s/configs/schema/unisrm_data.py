@@ -23,9 +23,7 @@ class UniSRMVoice(SynthesisVoice):
     """A TTS system. A voice that copies the prompt (cosyvoice without a clip) serves all splits; any other serves one."""
 
     endpoint: EndpointConfig | None = Field(None, description="endpoint of openai and cosyvoice")
-    split: SplitName | None = Field(
-        None, description="split whose items it speaks; null: all, for a voice that copies the prompt"
-    )
+    split: SplitName | None = Field(None, description="split of its items; null: all, for a voice that copies the prompt")
     languages: tuple[Language, ...] = ("en",)
 
     @property
@@ -110,17 +108,13 @@ class UniSRMDataConfig(Section):
     seed: int = 0
     sizes: dict[DataSet, SplitSizes] = Field(description="requested items (Table 9)")
     max_tries: float = Field(1.5, ge=1, description="most pairs made for each requested item; the judge drops some")
-    max_failed_share: float = Field(
-        0.5, gt=0, le=1, description="largest share of failed texts, lines or judgements; more stop the build"
-    )
+    max_failed_share: float = Field(0.5, gt=0, le=1, description="largest share of failures in a stage; more stop the build")
     voices: tuple[UniSRMVoice, ...] = Field(description="TTS systems")
     writer: LLMConfig = Field(description="LLM that writes scenes (T3), and sentences and turns that do not fit (T3, T4)")
     judges: JudgesConfig
     prompts: Path | None = Field(None, description="folder with your own prompts of the writer")
     prompt_corpus: Path | None = Field(None, description="LibriTTS-R, for the voices of T3's synthetic negatives; null: ESD's")
-    synthetic_positives: float = Field(
-        0.5, ge=0, le=1, description="share of T4's positives synthesised like its negatives; the paper has a subset"
-    )
+    synthetic_positives: float = Field(0.5, ge=0, le=1, description="share of T4's synthetic positives; the paper has a subset")
     verification: VerificationConfig = VerificationConfig()
 
     @model_validator(mode="after")

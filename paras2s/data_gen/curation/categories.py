@@ -27,7 +27,7 @@ class QueryCategory(Section):
     """A category of contrasts, as a section of YAML."""
 
     prompt: str = Field(description="name of the prompt that asks for a list of sentences")
-    engine: Engine = Field(description="of the voices that speak it")
+    engine: Engine = Field(description="engine of its voices")
     styles: tuple[tuple[StyleName, StyleName], ...] = Field(min_length=1)
     topics: dict[Split, tuple[str, ...]]
     forbidden: tuple[str, ...] = Field((), description="words, or runs of words, that no sentence may hold")
@@ -39,7 +39,7 @@ class QueryCategory(Section):
     def _check(self) -> QueryCategory:
         names = [" ".join(topic.split()).lower() for topics in self.topics.values() for topic in topics]
         if len(set(names)) < len(names):
-            raise ValueError(f"topic {max(names, key=names.count)!r} stands in two splits")
+            raise ValueError(f"topic {max(names, key=names.count)!r} is in two splits")
         if not self.topics.get("train"):
             raise ValueError("topics: train must name at least one")
         if any(first == second for first, second in self.styles):

@@ -15,7 +15,7 @@ HELD_OUT = "held out"
 
 @dataclass
 class DuplicateFilter:
-    """Rejects sentences that are too similar to earlier ones; holds only their normalised words, about 60 letters each."""
+    """Filter of sentences too similar to earlier ones; holds only their normalised words, about 60 letters each."""
 
     near: float
     _exact: set[str] = field(default_factory=set)

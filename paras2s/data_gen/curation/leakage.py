@@ -43,6 +43,6 @@ class LeakageCheck:
                     continue
                 if category not in CORPORA:
                     shown = "" if kind == "words" else f", {min(map(str, both))!r} among them"
-                    raise DataError(f"{category}: {len(both)} {kind} of the held-out queries stand in training too{shown}")
+                    raise DataError(f"{category}: {len(both)} {kind} of the held-out queries are in training too{shown}")
                 overlaps[f"{category}/{kind}"] = f"{len(both)} of {len(held_out)} held out are in training too"
         return overlaps

@@ -1,4 +1,4 @@
-"""Parses numbered lists as LLMs write them."""
+"""Parser of numbered lists as LLMs write them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUOTES = "\"'“”‘’"
 
 @dataclass(frozen=True)
 class NumberedList:
-    """Items in the order they were written, those beyond the expected count, and what is wrong with the list ("": nothing)."""
+    """Items in written order, those beyond the expected count, and the list's fault ("": none)."""
 
     items: tuple[str, ...]
     surplus: tuple[str, ...]
@@ -20,7 +20,7 @@ class NumberedList:
 
 
 def read_numbered(text: str, expected: int) -> NumberedList:
-    """Parse a numbered list. A wrong number is a complaint, and its item counts all the same.
+    """Parse a numbered list. A wrong number is reported, but its item counts.
 
     Items beyond `expected` are surplus. A line right below an item continues it; other prose is skipped.
     """

@@ -125,7 +125,7 @@ class CurationLLM:
     def write_lists(
         self, stage: str, prompts: Sequence[tuple[Prompt, Mapping[str, str]]], count: int
     ) -> list[NumberedList | JudgeError]:
-        """Have the writer write numbered lists of `count` items, one for each prompt with its values."""
+        """Let the writer write numbered lists of `count` items, one for each prompt with its values."""
         requests = [Request(prompt.messages({}, values)) for prompt, values in prompts]
         return self.request_all(stage, self.writer, requests, lambda reply: _parse_list(reply, count))
 
@@ -137,14 +137,14 @@ class CurationLLM:
         values: Sequence[Mapping[str, Any]],
         plain: Mapping[str, str] | None = None,
     ) -> list[Record | JudgeError]:
-        """Have the tester fill in one record for each set of values."""
+        """Let the tester fill in one record for each set of values."""
         schema = kind.model_json_schema()
         requests = [Request(prompt.messages(value, plain or {}), schema) for value in values]
         return self.request_all(stage, self.tester, requests, lambda reply: read_as(require_complete(reply), kind))
 
 
 def stop_if_too_many_failed(stage: str, spend: Spend, reasons: Sequence[object], max_share: float) -> None:
-    """Stop a stage that mostly fails: going on would pay for unusable replies.
+    """Stop a stage that mostly fails: continuing would pay for unusable replies.
 
     Raises:
         JudgeError: of at least `MIN_CALLS` calls of this run, a larger share than `max_share` failed.
@@ -152,7 +152,7 @@ def stop_if_too_many_failed(stage: str, spend: Spend, reasons: Sequence[object],
     if reasons and spend.requests >= MIN_CALLS and spend.failed > max_share * spend.requests:
         raise JudgeError(
             f"{stage}: {spend.failed} of {spend.requests} failed, more than max_failed_share allows (the last: {reasons[-1]}); "
-            "mend it and run again: paid replies are cached"
+            "fix it and run again: paid replies are cached"
         )
 
 

@@ -168,7 +168,7 @@ class Pipeline:
         return reject(script, "rules", reason) if reason else script
 
     def write_lists(self, lists: Sequence[ListRequest]) -> list[Script]:
-        """Have lists written and return their sentences in order. A failed list is logged; a later run requests it again."""
+        """Request lists and return their sentences in order. A failed list is logged; a later run requests it again."""
         prompts = [
             (
                 self.llm.prompt("write_system", self.categories[request.cell.category].prompt),
@@ -196,12 +196,12 @@ class Pipeline:
         return [*scripts[:count], *surplus]
 
     def _log(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Open a new version of a log, which replaces the old one when the run ends without an error."""
+        """Append to a new version of a log, which replaces the old one when the run ends without an error."""
         with (self.config.folder / f"{name}.new").open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
     def _describe(self, assigned: Sequence[tuple[Script, Role]]) -> None:
-        """Have new styles described in words, for the engine that takes instructions."""
+        """Let the writer describe new styles, for the engine that takes instructions."""
         styles = {
             style
             for script, _ in assigned
@@ -291,7 +291,7 @@ def check_config(config: CurationConfig, categories: Mapping[str, QueryCategory]
     """Refuse a config that cannot be fulfilled, before anything is paid.
 
     Raises:
-        ConfigError: an unknown category or prompt, a voice that is missing, or more wanted than all lists could give.
+        ConfigError: an unknown category or prompt, a voice that is missing, or more requested than all lists could give.
     """
     if strange := [name for name in config.categories if name not in categories]:
         raise ConfigError(f"categories: {strange[0]!r} is not known; there are {', '.join(categories)}")
@@ -302,9 +302,9 @@ def check_config(config: CurationConfig, categories: Mapping[str, QueryCategory]
     for name in config.categories:
         read_prompt(categories[name].prompt, config.prompts, PACKAGE)
     check_voices(config, categories)
-    for name, (most, wanted) in ScriptScheduler(config, categories).out_of_reach().items():
+    for name, (most, requested) in ScriptScheduler(config, categories).out_of_reach().items():
         raise ConfigError(
-            f"contrasts: {name}: {wanted} are wanted, of at most {most} sentences; raise max_lists, or add topics or styles"
+            f"contrasts: {name}: {requested} requested, of at most {most} sentences; raise max_lists, or add topics or styles"
         )
 
 
@@ -338,7 +338,7 @@ def script_of_turn(turn: CorpusTurn) -> Script:
         DataError: a style that cannot be part of a file name.
     """
     if not NAME.fullmatch(turn.style):
-        raise DataError(f"{turn.corpus}, {turn.id}: style {turn.style!r} is no plain word; mend the corpus's table")
+        raise DataError(f"{turn.corpus}, {turn.id}: style {turn.style!r} is no plain word; fix the corpus's table")
     answers: tuple[PlannedAnswer, ...] = ()
     if turn.answer is not None and turn.answer_style is not None:
         answers = (PlannedAnswer(turn.answer, turn.answer_style), PlannedAnswer(turn.answer, NEUTRAL))

@@ -84,7 +84,7 @@ def filters_seen(counts: Mapping[str, Counter[str]], order: tuple[str, ...]) -> 
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """The estimated calls, tokens and cost of a stage. `usd` is None where a price is not known."""
+    """The estimated calls, tokens and cost of a stage. `usd` is None if a price is unknown."""
 
     requests: int
     text_in_tokens: int
@@ -106,7 +106,7 @@ class Rates:
 
 
 def measured_rates(folder: Path) -> Rates:
-    """Measure rates on the ledgers of an earlier run in this folder, else returns usual ones. Corpora do not count."""
+    """Measure rates on the ledgers of an earlier run in this folder, else return usual ones. Corpora do not count."""
     path = folder / "texts.jsonl"
     usual = {stage: (float(a), float(b)) for stage, (a, b) in USUAL_TOKENS.items()}
     written, rejected = 0, Counter[str]()
@@ -152,15 +152,15 @@ def _share_spoken(folder: Path) -> float:
 def estimate(
     config: CurationConfig, rates: Rates, prices: Mapping[str, Price], limit: int | None = None
 ) -> dict[str, StageEstimate]:
-    """Estimate the cost of a run by stage: for all wanted contrasts, or for `limit` sentences. Corpora come on top."""
+    """Estimate the cost of a run by stage: for all requested contrasts, or for `limit` sentences. Corpora come on top."""
     passing = rates.spoken
     for share in rates.passed.values():
         passing *= share
-    wanted: Counter[str] = Counter()
+    requested: Counter[str] = Counter()
     for role, count in config.contrasts.items():
-        wanted[SPLIT_OF_ROLE[role]] += count
+        requested[SPLIT_OF_ROLE[role]] += count
     # Lists are paid for in full, for each category and split.
-    lists = sum(math.ceil(count / max(LEAST_YIELD, passing) / config.list_size) for count in wanted.values() if count)
+    lists = sum(math.ceil(count / max(LEAST_YIELD, passing) / config.list_size) for count in requested.values() if count)
     lists *= len(config.categories)
     sentences = float(lists * config.list_size)
     if limit is not None and limit < sentences:

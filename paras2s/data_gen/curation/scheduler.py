@@ -1,4 +1,4 @@
-"""Schedules the lists to be written and assigns scripts to roles, from counts alone."""
+"""Scheduler of the lists to be written; it assigns scripts to roles, from counts alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ListRequest:
 
 
 class ScriptScheduler:
-    """Decides which lists are written next and which role a script gets."""
+    """Scheduler of lists and roles: the next lists to write, and the role of each script."""
 
     def __init__(self, config: CurationConfig, categories: Mapping[str, QueryCategory]) -> None:
         self.config = config
@@ -58,7 +58,7 @@ class ScriptScheduler:
         self._queues = {pool: self._cells(pool, categories[pool[0]], number) for number, pool in enumerate(self.pools())}
 
     def pools(self) -> list[tuple[str, Split]]:
-        """Return category and split of all wanted contrasts."""
+        """Return category and split of all requested contrasts."""
         splits = dict.fromkeys(SPLIT_OF_ROLE[role] for role, count in self.config.contrasts.items() if count)
         return [(name, split) for name in self.config.categories for split in splits]
 
@@ -71,8 +71,8 @@ class ScriptScheduler:
 
     def need(self, category: str, split: Split) -> int:
         """Return how many contrasts the roles of a split still lack."""
-        wanted = {role: count for role, count in self.config.contrasts.items() if SPLIT_OF_ROLE[role] == split}
-        return sum(max(0, count - self.accepted[category, role]) for role, count in wanted.items())
+        requested = {role: count for role, count in self.config.contrasts.items() if SPLIT_OF_ROLE[role] == split}
+        return sum(max(0, count - self.accepted[category, role]) for role, count in requested.items())
 
     def next_lists(self, sentences: int | None = None) -> list[ListRequest]:
         """Return the lists of the next round: enough for the lacking contrasts, within `texts_at_once`; [] when done.
@@ -81,14 +81,14 @@ class ScriptScheduler:
         """
         size = self.config.list_size
         lacking = {pool: self.need(*pool) - len(self._spare[pool]) for pool in self._queues}
-        wanted = {pool: math.ceil(need / (size * self.share(pool))) for pool, need in lacking.items() if need > 0}
+        requested = {pool: math.ceil(need / (size * self.share(pool))) for pool, need in lacking.items() if need > 0}
         room, requests = max(1, self.config.texts_at_once // size), []
         room = room if sentences is None else min(room, math.ceil(sentences / size))
-        while room and any(count and self._queues[pool] for pool, count in wanted.items()):
-            for pool, count in wanted.items():
+        while room and any(count and self._queues[pool] for pool, count in requested.items()):
+            for pool, count in requested.items():
                 if room and count and self._queues[pool]:
                     requests.append(self._queues[pool].pop(0))
-                    wanted[pool] -= 1
+                    requested[pool] -= 1
                     room -= 1
         return requests
 
@@ -134,12 +134,12 @@ class ScriptScheduler:
             self.accepted[script.category, role] += 1
 
     def out_of_reach(self) -> dict[str, tuple[int, int]]:
-        """Return pools that all their lists would hardly fill, by "category/split": possible sentences, wanted contrasts."""
+        """Return pools that are too small for their requests, by "category/split": possible sentences, requested contrasts."""
         pools = {}
         for (name, split), queue in self._queues.items():
-            most, wanted = len(queue) * self.config.list_size, self.need(name, split)
-            if most * USUAL_YIELD < wanted:
-                pools[f"{name}/{split}"] = (most, wanted)
+            most, requested = len(queue) * self.config.list_size, self.need(name, split)
+            if most * USUAL_YIELD < requested:
+                pools[f"{name}/{split}"] = (most, requested)
         return pools
 
     def missing(self) -> dict[str, int]:

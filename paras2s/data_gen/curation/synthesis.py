@@ -1,4 +1,4 @@
-"""Synthesises scripts and filters the clips by words, style and complete contrasts; picks the clearest take of answers."""
+"""Synthesis of scripts, filters of the clips by words, style and complete contrasts, and the clearest take of answers."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class QueryClip:
 
     @property
     def passed_filters(self) -> bool:
-        """Whether it passed every filter; annotators may still be waited for."""
+        """Whether the clip passed every filter; annotators may still have to decide."""
         reason = self.candidate.rejected or ""
         return self.candidate.rejected_by is None or (self.candidate.rejected_by == "people" and reason.startswith(WAITING))
 
 
 @dataclass(frozen=True)
 class AnswerTakes:
-    """The takes of an answer (clip, transcript, word error rate; None where the synthesis failed) and the clearest one."""
+    """The takes of an answer (clip, transcript, word error rate; None if the synthesis failed) and the clearest take."""
 
     query_id: str
     planned: PlannedAnswer
@@ -67,7 +67,7 @@ class Unmeasured:
 
 
 class ClipMeasurer:
-    """Measures words and style of clips, with a cache. `ray_address` "" measures here, None or an address over Ray Data."""
+    """Cached measurements of words and style of clips. `ray_address`: "" without Ray, None or an address with Ray Data."""
 
     def __init__(self, config: CurationConfig, ray_address: str | None = "") -> None:
         self.config = config
@@ -115,7 +115,7 @@ def measure_clips(
 def style_probability(blueprint: Blueprint, config: CurationConfig, script: Script, style: str) -> float | Unmeasured | None:
     """Return the probability of the right one of a contrast's two styles.
 
-    None where the filter does not know both styles, Unmeasured where it does and could not measure.
+    None if the filter does not know both styles, Unmeasured if it could not measure.
     """
     names = EMOTION2VEC if config.style_check == "emotion" else {name: name for name in script.styles}
     pair = [blueprint.fields.get(f"{EMOTION}.{names.get(name)}") for name in script.styles]
@@ -241,7 +241,7 @@ def _synthesise_or_read(
 def synthesise_answers(
     queries: Sequence[QueryClip], engines: Engines, measurer: ClipMeasurer, progress: Progress
 ) -> list[AnswerTakes]:
-    """Synthesise takes of every demonstrated answer; picks the one with the fewest word errors (ParaS2S, 4.1)."""
+    """Synthesise takes of every demonstrated answer; pick the take with the fewest word errors (ParaS2S, 4.1)."""
     config = engines.config
     demonstrated = [q for q in queries if q.role == "demonstration" and q.passed_filters and q.script.answers]
     planned = [query.script.answers[query.script.styles.index(query.style)] for query in demonstrated]

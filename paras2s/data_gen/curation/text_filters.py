@@ -73,7 +73,7 @@ def run_text_tests(scripts: Sequence[Script], llm: CurationLLM) -> list[Script]:
     """Run the three tests in order; failed scripts are rejected with the reason.
 
     Raises:
-        BudgetError: the budget ended; replies stay cached, and a later run goes on from there.
+        BudgetError: the budget ended; replies stay cached, and a later run continues.
     """
     for stage, kind, complaint in (
         ("neutrality", Neutrality, _not_neutral),

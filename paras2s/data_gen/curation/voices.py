@@ -43,7 +43,7 @@ class Engines:
 
 
 def engine_of(config: CurationConfig, categories: Mapping[str, QueryCategory], category: str) -> str:
-    """Return the engine of a category; for a corpus without audio, the one that takes instructions in words."""
+    """Return the engine of a category; for a corpus without audio, the engine that takes instructions in words."""
     own = categories[category].engine if category in categories else "openai"
     return config.speak_with or own
 
@@ -58,11 +58,11 @@ def check_voices(config: CurationConfig, categories: Mapping[str, QueryCategory]
     """Refuse a config whose voices cannot speak its categories, before anything is paid.
 
     Raises:
-        ConfigError: a style has no voice in some split, a voice stands twice, or a voice to copy has no clip.
+        ConfigError: a style has no voice in some split, a voice occurs twice, or a voice to copy has no clip.
     """
     names = [voice.name for voice in config.voices]
     if len(set(names)) < len(names):
-        raise ConfigError(f"voices: {max(names, key=names.count)!r} stands twice; a voice belongs to one split")
+        raise ConfigError(f"voices: {max(names, key=names.count)!r} is given twice; a voice belongs to one split")
     owner: dict[tuple[str, str], VoiceConfig] = {}
     for voice in config.voices:
         # Two names for one sound would put a speaker on both sides of the split.
@@ -86,7 +86,7 @@ def check_voices(config: CurationConfig, categories: Mapping[str, QueryCategory]
         category = categories[name]
         for split in splits:
             if not category.topics.get(split):
-                raise ConfigError(f"categories: {name} has no topics for {split}, and contrasts of it are wanted")
+                raise ConfigError(f"categories: {name} has no topics for {split}, but contrasts of it are requested")
             for style in {style for pair in category.styles for style in pair}:
                 engine = engine_of(config, categories, name)
                 if not voices_for(config, engine, split, style):
@@ -112,7 +112,7 @@ def _fits_all(voice: VoiceConfig, styles: Sequence[str]) -> bool:
 
 
 def describe_styles(llm: CurationLLM, styles: Sequence[str]) -> dict[str, list[str]]:
-    """Have instructions for a TTS engine that takes words written, several a style (ParaS2S, section 3.1, step 3).
+    """Let the writer write instructions for a TTS engine that takes words, several a style (ParaS2S, section 3.1, step 3).
 
     Raises:
         JudgeError: a style has none; without them all styles would sound alike.

@@ -1,4 +1,4 @@
-"""Builds the demo's dataset: scripts to filtered speech, splits, demonstrations, tone classifiers and the style check.
+"""The demo's dataset: scripts to filtered speech, splits, demonstrations, tone classifiers and the style check.
 
 Of the paper's pipeline it leaves out the LLM's part (generation, and the tests of neutrality, reasonability and relevance: the
 scripts are written by hand under those rules) and the human check.
@@ -31,7 +31,7 @@ from paras2s.utils.process_pool import map_chunks
 from paras2s.utils.seeds import seed_of
 
 Progress = Callable[[str, int, int], None]
-# In the cache folder: what was recognised in every clip.
+# File in the cache folder: the recognised text of every clip.
 TRANSCRIPTS = "transcripts.sqlite"
 CHUNK_CLIPS = 64
 

@@ -18,7 +18,7 @@ from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES
 from paras2s.errors import ConfigError, DataError
 from paras2s.types import CATEGORIES, Category, Role
 
-# Raised whenever the scripts or their roles change: what was learned from others does not compare.
+# Raised whenever the scripts or their roles change: models trained on other scripts do not compare.
 SPLITS_VERSION = 2
 # Topics that only test queries come from, in whatever category (ParaS2S, section 3.1, step 4).
 TEST_TOPICS: dict[Category, frozenset[str]] = {
@@ -76,7 +76,7 @@ def load_contrasts() -> tuple[Contrast, ...]:
             contrasts.append(Contrast(f"{category}{number:03d}", category, row["topic"], row["text"], (first, second)))
     words = [normalise_words(contrast.text) for contrast in contrasts]
     if len(set(words)) != len(words):
-        raise DataError("scripts: the same words stand twice, which would leak between splits")
+        raise DataError("scripts: the same words occur twice, which would leak between splits")
     return tuple(contrasts)
 
 
@@ -121,12 +121,12 @@ def take_balanced(contrasts: list[Contrast], count: int) -> list[Contrast]:
 def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -> dict[Role, list[Contrast]]:
     """Assign contrasts to roles, equally many a category; a topic of the test or validation set has that role only.
 
-    No contrast has two roles: whoever is rewarded by a model that learned from labels is not prompted by what was labelled.
+    No contrast has two roles: RL prompts are not among the labelled contrasts that the reward model learned from.
 
     Raises:
         ConfigError: more contrasts are requested than there are scripts.
     """
-    wanted = config.demonstration_contrasts, config.preference_contrasts, config.rl_contrasts
+    counts = config.demonstration_contrasts, config.preference_contrasts, config.rl_contrasts
     roles: dict[Role, list[Contrast]] = {"demonstration": [], "preference": [], "rl": [], "validation": [], "test": []}
     for category in config.categories:
         rng = np.random.default_rng([seed, CATEGORIES.index(category)])
@@ -135,7 +135,7 @@ def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -
         train = _shuffled([c for c in own if c.topic not in held_out], rng)
         test = _shuffled([c for c in own if c.topic in TEST_TOPICS[category]], rng)
         validation = _shuffled([c for c in own if c.topic in VALIDATION_TOPICS[category]], rng)
-        requested = (sum(wanted), config.validation_contrasts, config.test_contrasts)
+        requested = (sum(counts), config.validation_contrasts, config.test_contrasts)
         available = (len(train), len(validation), len(test))
         if any(a > b for a, b in zip(requested, available, strict=True)):
             raise ConfigError(

@@ -1,7 +1,7 @@
 """The tone classifiers of the shipped scripts: of users' styles and of the agent's tones, and the independent judge's.
 
-They are fitted on calibration sentences alone, so they are the same for every preset and seed, and ship fitted. Whoever
-changes the voices, the styles or the features fits them again: python tools/fit_tones.py
+They are fitted on calibration sentences alone, so they are the same for every preset and seed, and ship fitted. To
+change the voices, the styles or the features, fit them again: python tools/fit_tones.py
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def fit_independent_tone(cache: Path, on_progress: Callable[[int, int], None]) -
     agent, tones, speakers = _calibrate_agent()
     held_out = [(take, tone) for take, tone, who in zip(agent, tones, speakers, strict=True) if who == AGENT.name]
     rendered = render([take for take, _ in (*rows, *held_out)], cache, on_progress)
-    features = np.stack([tone_features(one.clip) for one in rendered])
+    features = np.stack([tone_features(take.clip) for take in rendered])
     fitted, tried = features[: len(rows)], features[len(rows) :]
     return ToneDiscriminant.fit(fitted, [tone for _, tone in rows], tried, [tone for _, tone in held_out])
 

@@ -1,1 +1,1 @@
-"""Text to speech: one interface, and the engines behind it."""
+"""Text to speech: one interface and its engines."""

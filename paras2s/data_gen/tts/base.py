@@ -59,10 +59,10 @@ class TTS(Protocol):
 
     @property
     def spent_usd(self) -> float | None:
-        """Cost of this instance's calls so far; None where no price is known."""
+        """Cost of this instance's calls so far; None if no price is known."""
 
     def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
-        """Synthesise lines; call `on_clip` with the line's index and its clip or failure as soon as it is there.
+        """Synthesise lines; call `on_clip` with the line's index and its clip or failure as soon as it is made.
 
         Raises:
             BudgetError: the budget ended before the lines did.
@@ -91,7 +91,7 @@ def synthesise_all(
     on_progress: Callable[[int, int], None] = lambda done, total: None,
     spend: Spend | None = None,
 ) -> list[SpeechResult]:
-    """Synthesise lines and return results in order; equal lines once, clips from `cache` where there, failures never cached.
+    """Synthesise lines and return results in order; equal lines once, clips from `cache` if present, failures never cached.
 
     Raises:
         StorageError: the cache cannot be written. BudgetError: the engine's budget ended; earlier clips stay cached.
@@ -130,7 +130,7 @@ def synthesise_all(
             if isinstance(result, Clip):
                 data = encode_clip(result)
                 write_bytes(path, data)
-                # This run goes on with the same samples that a later one reads from the cache.
+                # This run uses the same samples that a later run reads from the cache.
                 result = read_clip(data)
         spend.failed += isinstance(result, FailedSpeech)
         for index in indices_of[path]:

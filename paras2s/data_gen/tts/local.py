@@ -21,7 +21,7 @@ ESPEAK_TIMEOUT_S = 60.0
 
 
 def shape_of(style: str) -> Style | None:
-    """Return the vocoder settings of a style or tone, None where unknown; age and gender, the speaker's, are neutral."""
+    """Return the vocoder settings of a style or tone, None if unknown; age and gender, the speaker's, are neutral."""
     return USER_STYLES.get(style) or AGENT_TONES.get(style)
 
 

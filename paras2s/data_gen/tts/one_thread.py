@@ -1,4 +1,4 @@
-"""Runs a module as a program, as `python -m MODULE ...` does, whose onnxruntime takes one thread.
+"""Run a module as a program, as `python -m MODULE ...` does, with onnxruntime in one thread.
 
 python -m paras2s.data_gen.tts.one_thread MODULE ...
 

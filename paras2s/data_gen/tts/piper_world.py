@@ -77,7 +77,7 @@ AGENT_TONES: dict[str, Style] = {
     "calm": Style(0.78, 0.8, 0.74, 1.0, 2.0),
 }
 
-# Piper's own voice: of four voices tried, the one that Whisper reads best through the codec.
+# Piper's own voice: of four voices tried, Whisper reads this one best through the codec.
 AGENT = Speaker("agent", 1.0, 1.0)
 SPEAKERS: dict[str, dict[str, tuple[Speaker, ...]]] = {
     "train": {
@@ -117,7 +117,7 @@ def speak_plain(texts: Sequence[str]) -> list[Clip]:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "lines.txt")
         script.write_text("\n".join(texts) + "\n")
-        # -P: a file piper.py in the folder where the user stands is not Piper.
+        # -P: a file piper.py in the current folder is not Piper.
         command = [sys.executable, "-P", "-m", "paras2s.data_gen.tts.one_thread", "piper"]
         command += ["-m", str(voice), "-i", str(script), "-d", folder]
         command += ["--noise-scale", "0", "--noise-w-scale", "0", "--sentence-silence", "0"]

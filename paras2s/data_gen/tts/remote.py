@@ -1,4 +1,4 @@
-"""TTS engines behind HTTP: OpenAI-compatible speech with instructions in words, and CosyVoice with a voice to copy."""
+"""TTS engines over HTTP: OpenAI-compatible speech with instructions in words, and CosyVoice with a voice to copy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW_CHARACTERS_PER_S = 8.0
 
 
 def speech_usd(price: Price | None, line: Line, duration_s: float) -> float | None:
-    """Return the cost of a rendering of this length; None where no price of spoken output is known."""
+    """Return the cost of a rendering of this length; None if no price of spoken output is known."""
     if price is None or price.audio_out is None or price.audio_out_tokens_per_s is None:
         return None
     text_tokens = count_tokens(line.text) + count_tokens(line.manner)
@@ -45,7 +45,7 @@ class _RemoteTTS(ABC):
 
     @property
     def spent_usd(self) -> float | None:
-        """Cost of this instance's calls so far; None where no price of speech is known."""
+        """Cost of this instance's calls so far; None if no price of speech is known."""
         price = self._endpoint.price
         return None if price is None or price.audio_out is None else self._endpoint.budget.spent_usd
 

@@ -88,7 +88,7 @@ def render(takes: Sequence[Take], cache: Path, on_progress: Callable[[int, int],
     """Render what the cache lacks and return all takes in order.
 
     Raises:
-        DataError: Piper failed. StorageError: the cache cannot be written; what is there stays valid.
+        DataError: Piper failed. StorageError: the cache cannot be written; its content stays valid.
     """
     missing: dict[str, list[Take]] = {}
     for take in dict.fromkeys(takes):

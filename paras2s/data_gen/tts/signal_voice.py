@@ -9,7 +9,7 @@ from paras2s.audio.clip import Clip
 
 
 def signal_voice() -> Callable[[Sequence[str]], list[Clip]] | None:
-    """Return Piper's plain voice, or None where Piper is not installed."""
+    """Return Piper's plain voice, or None if Piper is not installed."""
     if importlib.util.find_spec("piper") is None:
         return None
 

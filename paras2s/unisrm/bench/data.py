@@ -45,7 +45,7 @@ class Sample:
         Raises:
             AudioError: a clip cannot be read.
         """
-        return {name: one if isinstance(one, Clip) else read_clip(one) for name, one in self.clips.items()}
+        return {name: clip if isinstance(clip, Clip) else read_clip(clip) for name, clip in self.clips.items()}
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class BenchData:
         make: Mapping[Condition, Callable[[Sequence[Item], Path], list[Sample]]] = {
             "own": _own, "swapped": _swapped, "shuffled": _shuffled, "text_only": _text_only,
         }  # fmt: skip
-        return [one for task_id in TASKS for one in make[condition](self.of_task(task_id), self.folder)[:limit]]
+        return [sample for task_id in TASKS for sample in make[condition](self.of_task(task_id), self.folder)[:limit]]
 
 
 def load_bench(folder: Path, split: str = "bench") -> BenchData:
@@ -79,7 +79,7 @@ def load_bench(folder: Path, split: str = "bench") -> BenchData:
     if not items:
         raise DataError(f"{folder / ITEMS}: no item is of the split {split!r}; `paras2s unisrm data` makes some")
     if len({item.id for item in items}) < len(items):
-        raise DataError(f"{folder / ITEMS}: an id stands twice")
+        raise DataError(f"{folder / ITEMS}: an id occurs twice")
     return BenchData(folder, items, _digest(folder, items), split)
 
 
@@ -120,26 +120,26 @@ def _swapped(items: Sequence[Item], folder: Path) -> list[Sample]:
 def _shuffled(items: Sequence[Item], folder: Path) -> list[Sample]:
     """Give each item the clips of another one, whose label says as little as possible about its own.
 
-    All are put in a random order and each gets the clips of the item so many places further. Of few items an arbitrary
-    distance may pair like with like, and then a judge that listens would not fall to chance. Items may share a clip: one that
-    would get a clip of its own is left out.
+    All are put in a random order and each gets the clips of the item n positions further. Of few items an arbitrary
+    distance may pair like with like, and then a judge that listens would not fall to chance. An item that would get a clip
+    of its own, since items may share clips, is left out.
     """
     if len(items) < 2:
         return []
     order = np.random.default_rng(SHUFFLE_SEED).permutation(len(items))
-    labels = np.array([_label(items[place]) for place in order])
+    labels = np.array([_label(items[index]) for index in order])
     clips = [set(item.clips.values()) for item in items]
 
     def left_out_and_covariance(far: int) -> tuple[int, float]:
-        shared = sum(bool(clips[one] & clips[other]) for one, other in zip(order, np.roll(order, -far), strict=True))
+        shared = sum(bool(clips[this] & clips[other]) for this, other in zip(order, np.roll(order, -far), strict=True))
         return shared, abs(float(np.mean(labels * np.roll(labels, -far)) - labels.mean() ** 2))
 
     donors = np.roll(order, -min(range(1, min(len(items), MAX_DISTANCES)), key=left_out_and_covariance))
     donor = dict(zip(order.tolist(), donors.tolist(), strict=True))
     return [
-        Sample(item, "shuffled", _files(items[donor[place]], folder))
-        for place, item in enumerate(items)
-        if not clips[place] & clips[donor[place]]
+        Sample(item, "shuffled", _files(items[donor[index]], folder))
+        for index, item in enumerate(items)
+        if not clips[index] & clips[donor[index]]
     ]
 
 

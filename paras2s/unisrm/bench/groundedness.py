@@ -48,7 +48,7 @@ def groundedness(rows: Sequence[BenchRow], texts: Mapping[str, str], client: LLM
 
 def _values(row: BenchRow) -> dict[str, str]:
     task = TASKS[row.task]
-    titles = ", ".join(one.title for one in task.dimensions)
+    titles = ", ".join(dimension.title for dimension in task.dimensions)
     return {"task": task.title, "dimensions": titles, "reply": row.reply}
 
 

@@ -1,6 +1,6 @@
 """The judges of UniSRM-Bench: any judge of the registry, and objective measures, behind one interface.
 
-A judge that cannot do a task says why, and stands in the tables with that reason; it never counts as 0.
+A judge that cannot do a task is in the tables with its reason; it never counts as 0.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ Found = Judgement | NoJudgement | BudgetError
 
 
 class BenchJudge(Protocol):
-    """A judge of samples. `inputs` says what it gets of each task; `unfit` why it cannot do the others."""
+    """A judge of samples. `inputs` names its inputs for each task; `unfit` says why it cannot do the others."""
 
     @property
     def name(self) -> str:
-        """Its name in the tables."""
+        """Name in the tables."""
 
     @property
     def version(self) -> str:
-        """Changes whenever a judgement may change."""
+        """Version, which changes whenever a judgement may change."""
 
     @property
     def inputs(self) -> Mapping[TaskId, str]:
@@ -76,23 +76,23 @@ class UniSRMBench:
 
     @property
     def version(self) -> str:
-        """The judge's own."""
+        """Version of the model."""
         return self.judge_model.fingerprint
 
     def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
         """Return one reply to each sample, in the one order of the condition."""
         pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
-        found: list[Found] = []
-        for one in self.judge_model.read(task_id, pairs):
-            if isinstance(one, BudgetError):
-                found.append(one)
-            elif isinstance(one, Unscored):
-                found.append(NoJudgement(one.reason, "", one.reply))
-            elif isinstance(one.record, Malformed):
-                found.append(NoJudgement(one.record.detail, one.record.reason, one.reply))
+        judgements: list[Found] = []
+        for reply in self.judge_model.read(task_id, pairs):
+            if isinstance(reply, BudgetError):
+                judgements.append(reply)
+            elif isinstance(reply, Unscored):
+                judgements.append(NoJudgement(reply.reason, "", reply.reply))
+            elif isinstance(reply.record, Malformed):
+                judgements.append(NoJudgement(reply.record.detail, reply.record.reason, reply.reply))
             else:
-                found.append(judgement_of(one.record, task_id, one.reply))
-        return found
+                judgements.append(judgement_of(reply.record, task_id, reply.reply))
+        return judgements
 
 
 @dataclass(frozen=True)
@@ -106,22 +106,22 @@ class DimensionsBench:
 
     @property
     def version(self) -> str:
-        """Those of the tasks' judges."""
-        return key_of([one.version for one in self.judges.values()])[:8]
+        """Hash of the task judges' versions."""
+        return key_of([judge.version for judge in self.judges.values()])[:8]
 
     def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
         """Return the candidate with the higher total, in the one order of the condition; equal totals tie."""
         assert task_id != "T2"
         pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
-        return [self._found(task_id, one) for one in self.judges[task_id].score_pairs(pairs)]
+        return [self._found(task_id, verdict) for verdict in self.judges[task_id].score_pairs(pairs)]
 
-    def _found(self, task_id: TaskId, one: Judged) -> Found:
-        if isinstance(one, BudgetError):
-            return one
-        if isinstance(one, Unscored):
-            return NoJudgement(one.reason, "", one.reply)
-        found = judgement_of(PairRecord(one.better or one.stated, one.sides), task_id, one.reply)
-        return found if one.better else replace(found, better="tie")
+    def _found(self, task_id: TaskId, verdict: Judged) -> Found:
+        if isinstance(verdict, BudgetError):
+            return verdict
+        if isinstance(verdict, Unscored):
+            return NoJudgement(verdict.reason, "", verdict.reply)
+        judgement = judgement_of(PairRecord(verdict.better or verdict.stated, verdict.sides), task_id, verdict.reply)
+        return judgement if verdict.better else replace(judgement, better="tie")
 
 
 def _instruction(task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> Utterance:
@@ -130,9 +130,9 @@ def _instruction(task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> 
     if task_id == "T1":
         return Utterance(text=f"Read this sentence aloud, exactly as it stands: {texts['reference_text']}")
     if task_id == "T3":
-        wanted = f"Read this sentence aloud, exactly as it stands, so that it sounds {texts['target_emotion']}"
+        request = f"Read this sentence aloud, exactly as it stands, so that it sounds {texts['target_emotion']}"
         scene = f"{texts['scenario_description']} {texts['paragraph_context']}"
-        return Utterance(text=f"{scene} {wanted}: {texts['target_text']}")
+        return Utterance(text=f"{scene} {request}: {texts['target_text']}")
     turns = sorted((name for name in clips if HISTORY.fullmatch(name)), key=lambda name: int(name.partition("_")[2]))
     return Utterance(clip=clips[turns[-1]])
 
@@ -156,21 +156,22 @@ class RegistryBench:
                 Pair(_instruction(task_id, sample, sounds), sounds["speech_a"], sounds["speech_b"])
                 for sample, sounds in zip(samples, clips, strict=True)
             ]
-            return [_found(one) for one in self.pairs.compare_batch(pairs)]
+            return [_found(verdict) for verdict in self.pairs.compare_batch(pairs)]
         assert self.rater is not None
-        return [_found(one) for one in self.rater.score_batch([Exchange(Utterance(), one["speech"]) for one in clips])]
+        exchanges = [Exchange(Utterance(), sounds["speech"]) for sounds in clips]
+        return [_found(verdict) for verdict in self.rater.score_batch(exchanges)]
 
 
-def _found(one: Preference | Verdict | Unscored | BudgetError) -> Found:
-    if isinstance(one, BudgetError):
-        return one
-    if isinstance(one, Unscored):
-        return NoJudgement(one.reason, "", one.reply)
-    if isinstance(one, Verdict):
-        return Judgement(None, one.score, {}, one.reply)
-    if one.label not in ("1", "2", "tie"):
-        return NoJudgement(f"a match prefers neither: {one.label}", "", one.reply)
-    return judgement_of_label(one.label, one.reply)
+def _found(verdict: Preference | Verdict | Unscored | BudgetError) -> Found:
+    if isinstance(verdict, BudgetError):
+        return verdict
+    if isinstance(verdict, Unscored):
+        return NoJudgement(verdict.reason, "", verdict.reply)
+    if isinstance(verdict, Verdict):
+        return Judgement(None, verdict.score, {}, verdict.reply)
+    if verdict.label not in ("1", "2", "tie"):
+        return NoJudgement(f"a match prefers neither: {verdict.label}", "", verdict.reply)
+    return judgement_of_label(verdict.label, verdict.reply)
 
 
 NEEDS_STYLE = "is to be given the question's speaking style, which no item names"
@@ -227,7 +228,7 @@ def _open_audio(named: NamedJudge, changed: dict[str, Any], inputs: dict[TaskId,
 
 @dataclass(frozen=True)
 class Measure:
-    """An objective measure: a number of each candidate, of which the higher wins; for T2 the score itself."""
+    """An objective measure: the candidate with the higher number wins; for T2 the number is the score."""
 
     name: str
     version: str
@@ -237,7 +238,7 @@ class Measure:
 
     def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
         """Return each sample measured alone."""
-        return [self._one(task_id, *one) for one in zip(samples, clips, strict=True)]
+        return [self._one(task_id, *pair) for pair in zip(samples, clips, strict=True)]
 
     def _one(self, task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> Found:
         values = []
@@ -299,8 +300,8 @@ def dnsmos(options: MeasuringOptions) -> Measure:
     baseline = DnsmosBaseline(options)
 
     def value(sample: Sample, clips: Mapping[str, Clip], name: str) -> float | NoJudgement:
-        found = baseline.score_batch([Exchange(Utterance(), clips[name])])[0]
-        return NoJudgement(found.reason) if isinstance(found, Unscored) else found.score
+        score = baseline.score_batch([Exchange(Utterance(), clips[name])])[0]
+        return NoJudgement(score.reason) if isinstance(score, Unscored) else score.score
 
     return Measure("DNSMOS", baseline.version, value, dict.fromkeys(TASKS, "candidates"), {})
 

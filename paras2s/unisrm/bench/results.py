@@ -1,4 +1,4 @@
-"""One judgement of one item under one condition: what `bench unisrm` writes, and all that metrics and report read."""
+"""Rows of `bench unisrm`, the only input of metrics and report: one judgement of one item under one condition."""
 
 from __future__ import annotations
 
@@ -70,22 +70,31 @@ class BenchRow:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Item and condition."""
+        """Key: item and condition."""
         return self.item, self.condition
 
 
-def row_of(sample: Sample, judge: str, version: str, found: Judgement | NoJudgement) -> BenchRow:
+def row_of(sample: Sample, judge: str, version: str, judgement: Judgement | NoJudgement) -> BenchRow:
     """Return the row of a judgement; one on exchanged candidates is turned back."""
     item, shared = sample.item, (judge, version)
-    if isinstance(found, NoJudgement):
+    if isinstance(judgement, NoJudgement):
         return BenchRow(
-            item.id, item.task, sample.condition, *shared, None, None, {}, found.reason, found.malformed, found.reply
+            item.id,
+            item.task,
+            sample.condition,
+            *shared,
+            None,
+            None,
+            {},
+            judgement.reason,
+            judgement.malformed,
+            judgement.reply,
         )
     turned = sample.condition == "swapped"
-    better = {"A": "B", "B": "A", "tie": "tie"}[found.better] if turned and found.better else found.better
-    dimensions = {key: -value if turned else value for key, value in found.dimensions.items()}
+    better = {"A": "B", "B": "A", "tie": "tie"}[judgement.better] if turned and judgement.better else judgement.better
+    dimensions = {key: -value if turned else value for key, value in judgement.dimensions.items()}
     return BenchRow(
-        item.id, item.task, sample.condition, *shared, better, found.overall, dimensions, None, "", found.reply  # type: ignore[arg-type]
+        item.id, item.task, sample.condition, *shared, better, judgement.overall, dimensions, None, "", judgement.reply  # type: ignore[arg-type]
     )  # fmt: skip
 
 

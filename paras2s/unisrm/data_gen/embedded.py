@@ -4,8 +4,8 @@ T1: a fault of words, voice, melody or signal in one of two takes. T2: six aspec
 made of them. T3: the scene's emotion against another one, other words, or a fault. T4: the right answer against other words,
 another voice or tone, or both. Missing words and melody are measured, all else is known by construction. A pair whose totals
 are equal, or disagree with its construction, is dropped and counted. For SFT each clip serves many pairs, which are drawn from
-a few sessions of a sentence and a speaker: to know a clip by heart tells nothing. In pairs the reason before a score of voice
-or manner also says which one it is, so that it is written before the score. What each clip was made with stands in takes.jsonl.
+a few sessions of a sentence and a speaker: to memorise a clip does not help. In pairs the reason before a score of voice
+or manner also names it, so that it is written before the score. takes.jsonl has how each clip was made.
 Splits share no text and no speaker. All speech is synthetic, so nothing is learned about real speech; of the engines (WORLD,
 the codec) the second is always the worse.
 """
@@ -56,7 +56,7 @@ SPLITS: tuple[Split, ...] = ("sft", "rl", "bench")
 
 @dataclass(frozen=True)
 class Size:
-    """Items of each task in each split. Pairs of `sft` are drawn from so many sessions, and T2 has `sft_clips` there."""
+    """Items of each task in each split. Pairs of `sft` are drawn from `sessions`, and T2 has `sft_clips` in it."""
 
     sft: int
     sft_clips: int
@@ -86,7 +86,7 @@ RATES = ((1.0, 1.0), (1.25, 0.8), (1.5, 0.66), (1.8, 0.56), (2.1, 0.48))
 GAPS = (0, 1, 2, 4, 7)
 TILTS_DB_OCTAVE = (0.0, -2.0, -4.0, -6.0, -8.0)
 ECHOES_S = (0.0, 0.12, 0.25, 0.6, 1.4)
-# A score of 10 for the same speaker, of one who is near (same group), and of one who is not.
+# Scores of 10 for the same speaker, a near one (same group), and another one.
 SAME_VOICE, NEAR_VOICE, OTHER_VOICE = 10, 6, 2
 FITS, MISSES = 9, 2
 # Faults of a take in a pair, with the score of its quality; a take without one has FITS. By construction, not by listening.
@@ -167,13 +167,11 @@ def build_embedded(
     """
     if size not in SIZES:
         raise ConfigError(f"size: there is no {size!r}; there are {', '.join(SIZES)}")
-    wanted = SIZES[size]
-    texts = {
-        split: _SplitTexts.load(split, wanted.sessions if split == "sft" else wanted.items(split, "T1")) for split in SPLITS
-    }
+    sizes = SIZES[size]
+    texts = {split: _SplitTexts.load(split, sizes.sessions if split == "sft" else sizes.items(split, "T1")) for split in SPLITS}
     plain = speak_once([text for split in texts.values() for text in split.all_texts])
     parts = [
-        _Part(folder, split, task, wanted.items(split, task), wanted.sessions if split == "sft" else 0, texts[split], own, seed)
+        _Part(folder, split, task, sizes.items(split, task), sizes.sessions if split == "sft" else 0, texts[split], own, seed)
         for split in SPLITS
         if (own := {text: plain[text] for text in texts[split].all_texts})
         for task in tasks
@@ -199,9 +197,12 @@ class _SplitTexts:
     @classmethod
     def load(cls, split: Split, count: int) -> _SplitTexts:
         """Load the texts for `count` items of each task: as many sentences that differ by emotion, and as many others."""
-        families, emotional = load_families(), [one for one in sentences(split) if one.styles[0] in EMOTIONS][:count]
-        spoken = [*emotional, *[one for one in sentences(split) if one.styles[0] not in EMOTIONS][:count]]
-        styles = sorted({style for one in emotional for style in one.styles})
+        families, emotional = (
+            load_families(),
+            [contrast for contrast in sentences(split) if contrast.styles[0] in EMOTIONS][:count],
+        )
+        spoken = [*emotional, *[contrast for contrast in sentences(split) if contrast.styles[0] not in EMOTIONS][:count]]
+        styles = sorted({style for contrast in emotional for style in contrast.styles})
         answers = {style: tuple(families[style].answers[n] for n in ANSWERS[split]) for style in styles}
         shown = load_scenes()
         return cls(tuple(spoken), answers, tuple(shown["acknowledgements"][split]), tuple(shown["openers"][split]))
@@ -209,13 +210,13 @@ class _SplitTexts:
     @property
     def emotional(self) -> list[Contrast]:
         """The sentences that differ by emotion."""
-        return [one for one in self.contrasts if one.styles[0] in EMOTIONS]
+        return [contrast for contrast in self.contrasts if contrast.styles[0] in EMOTIONS]
 
     @property
     def all_texts(self) -> list[str]:
         """Each text, and each sentence shortened."""
         answers = [text for texts in self.answers.values() for text in texts]
-        sentences = [text for one in self.contrasts for text in (one.text, _shortened(one.text))]
+        sentences = [text for contrast in self.contrasts for text in (contrast.text, _shortened(contrast.text))]
         return [*sentences, *answers, *self.acknowledgements, *self.openers]
 
 
@@ -250,7 +251,7 @@ def _build_parts(parts: Sequence[_Part]) -> list[_Built]:
 
 
 class _Builder:
-    """Makes the items of one part."""
+    """Maker of the items of one part."""
 
     def __init__(self, part: _Part) -> None:
         self.folder, self.split, self.task, self.studio = part.folder, part.split, part.task, Studio(part.plain)
@@ -304,19 +305,21 @@ class _Builder:
 
     def _other_text(self, session: _Session) -> str:
         """Return another sentence, from sessions with the same speaker if there are any."""
-        own = [one.contrast for one in self.sessions if one.speaker == session.speaker and one.contrast != session.contrast]
-        return self._pick(own or [one for one in self.contrasts if one != session.contrast]).text
+        own = [
+            other.contrast for other in self.sessions if other.speaker == session.speaker and other.contrast != session.contrast
+        ]
+        return self._pick(own or [contrast for contrast in self.contrasts if contrast != session.contrast]).text
 
     def _speaker(self, besides: Speaker | None = None) -> tuple[Speaker, str]:
         """Return a speaker and the group."""
         group = self._pick(sorted(speakers(self.split)))
-        return self._pick([one for one in speakers(self.split)[group] if one != besides]), group
+        return self._pick([option for option in speakers(self.split)[group] if option != besides]), group
 
     def _other_speaker(self, speaker: Speaker, group: str) -> tuple[Speaker, int]:
         """Return another speaker and the score of the resemblance."""
         groups = speakers(self.split)
-        others = [(one, NEAR_VOICE if name == group else OTHER_VOICE) for name in sorted(groups) for one in groups[name]]
-        return self._pick([(one, score) for one, score in others if one != speaker])
+        others = [(other, NEAR_VOICE if name == group else OTHER_VOICE) for name in sorted(groups) for other in groups[name]]
+        return self._pick([(other, score) for other, score in others if other != speaker])
 
     def _take(self, text: str, speaker: Speaker, style: Style, faults: Faults = Faults()) -> Take:  # noqa: B008
         # In sessions what is said once more is the same clip; elsewhere no two clips are equal.
@@ -394,7 +397,7 @@ class _Builder:
         emotion = self._pick([style for style in contrast.styles if style in EMOTIONS])
         good = self._take(contrast.text, session.speaker, USER_STYLES[emotion])
         kind = self._pick(["emotion", "emotion", "words", "words and emotion", "signal"])
-        other = self._pick([one for one in EMOTIONS if one != emotion])
+        other = self._pick([option for option in EMOTIONS if option != emotion])
         bad, match = self._again(good), FITS
         if "emotion" in kind:
             bad, match = replace(bad, style=USER_STYLES[other]), MISSES
@@ -411,7 +414,7 @@ class _Builder:
             )
             for take, score, sound in ((good, FITS, emotion), (bad, match, other if match == MISSES else emotion))
         ]
-        # The few scenes of SFT tell their emotion, and the target need not be read: half of its pairs have one that does not.
+        # The few scenes of SFT tell their emotion, and the target need not be read: half of its pairs have a scene without it.
         shown = load_scenes()
         plain = self.split == "sft" and self.rng.integers(2)
         scene = self._pick(shown["plain_scenes"] if plain else shown["scenes"][emotion][self.split])
@@ -426,22 +429,22 @@ class _Builder:
         contrast, user = session.contrast, session.speaker
         style = self._pick(contrast.styles)
         tone, (agent, group) = self.families[style].tone, self._speaker(besides=user)
-        # Half of the dialogues begin with the user, whose answer nobody can tell by its voice; half of the pairs are coded, as
+        # Half of the dialogues begin with the user, whose answer cannot be told by its voice; half of the pairs are coded, as
         # the demo's policy speaks.
         begins, coded = bool(self.rng.integers(2)), bool(self.rng.integers(2))
         kind = self._pick(["text", "tone", "tone"] if begins else ["text", "voice", "tone", "text and voice"])
-        # A scripted answer tells by its words in which tone it belongs: of a dozen answers that is soon known by heart.
+        # The words of a scripted answer tell its tone: a dozen answers are soon memorised.
         fitting = self.texts.answers[style] if "text" in kind or self.rng.integers(2) else self.texts.acknowledgements
         good = self._take(self._pick(fitting), agent, AGENT_TONES[tone], Faults(coded=coded))
         bad, voice = self._again(good), SAME_VOICE
         if "text" in kind:
-            others = [answer for one, answers in self.texts.answers.items() if one != style for answer in answers]
-            bad = replace(bad, text=self._pick([one for one in others if one != good.text]))
+            others = [answer for other, answers in self.texts.answers.items() if other != style for answer in answers]
+            bad = replace(bad, text=self._pick([answer for answer in others if answer != good.text]))
         if "voice" in kind:
             other, voice = self._other_speaker(agent, group)
             bad = replace(bad, speaker=other)
         if kind == "tone":
-            bad = replace(bad, style=AGENT_TONES[self._pick([one for one in AGENT_TONES if one != tone])])
+            bad = replace(bad, style=AGENT_TONES[self._pick([option for option in AGENT_TONES if option != tone])])
         candidates = [
             _answer_of(take, None if begins else agent, style, take.text == good.text, score, take.style == good.style)
             for take, score in ((good, SAME_VOICE), (bad, voice))
@@ -460,12 +463,12 @@ class _Builder:
         """Return the item of a good and a bad candidate in a random order, or the reason why it is dropped."""
         swap = bool(self.rng.integers(2))
         ordered = candidates[::-1] if swap else candidates
-        paths = [self._path(one.take) for one in ordered]
+        paths = [self._path(candidate.take) for candidate in ordered]
         spreads = [self.spreads[path] for path in paths]
         widest = max(spreads)
         sides = [
-            _scored(self.task, one, contrast.text, spread / widest if widest else 1.0)
-            for one, spread in zip(ordered, spreads, strict=True)
+            _scored(self.task, candidate, contrast.text, spread / widest if widest else 1.0)
+            for candidate, spread in zip(ordered, spreads, strict=True)
         ]
         first, second = sides
         if first.total == second.total:
@@ -476,10 +479,13 @@ class _Builder:
         record = PairRecord(better, (first, second), _summary(self.task, better, first, second))
         known = dict(factors) | {
             f"{key}_{letter}": value
-            for letter, one in zip("ab", ordered, strict=True)
-            for key, value in (("spoken", one.take.text), ("engine", "codec2" if one.take.faults.coded else "world"))
+            for letter, candidate in zip("ab", ordered, strict=True)
+            for key, value in (
+                ("spoken", candidate.take.text),
+                ("engine", "codec2" if candidate.take.faults.coded else "world"),
+            )
         }
-        voices = tuple(sorted({*(one.take.speaker.name for one in candidates), *others}))
+        voices = tuple(sorted({*(candidate.take.speaker.name for candidate in candidates), *others}))
         written = dict(zip(TASKS[self.task].candidates, paths, strict=True))
         return Item(name, self.task, self.split, contrast.id, voices, texts, {**clips, **written}, record, known)
 
@@ -514,10 +520,10 @@ def _shortened(text: str) -> str:
     return " ".join([*words[:start], *words[start + cut :]])
 
 
-def _scored(task_id: TaskId, candidate: _Candidate, wanted: str, f0_share: float) -> SideScores:
+def _scored(task_id: TaskId, candidate: _Candidate, requested: str, f0_share: float) -> SideScores:
     """Score by construction, and by measurement of words and of melody, as a share of the pair's wider spread of F0."""
     scores, reasons = dict(candidate.scores), dict(candidate.reasons)
-    errors = min(1.0, word_error_rate(wanted, candidate.take.text))
+    errors = min(1.0, word_error_rate(requested, candidate.take.text))
     scores["text_fidelity"] = round(10 * (1 - errors))
     reasons["text_fidelity"] = "all words" if not errors else "wrong words" if errors > 0.6 else "words are missing"
     # Below nine tenths: a take's own variation is a few percent.

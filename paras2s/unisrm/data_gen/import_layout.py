@@ -23,7 +23,7 @@ from paras2s.unisrm.reward.items import ITEMS, read_items, write_items
 from paras2s.unisrm.reward.tasks import Item
 from paras2s.utils.io import write_bytes
 
-LAYOUTS: Mapping[str, Layout] = {one.name: one for one in (QUALISPEECH, SPEECHJUDGE, BVCC, SOMOS_CLEAN, SOMOS_FULL)}
+LAYOUTS: Mapping[str, Layout] = {layout.name: layout for layout in (QUALISPEECH, SPEECHJUDGE, BVCC, SOMOS_CLEAN, SOMOS_FULL)}
 # The bench before the data that trains: what both would have stays in the bench.
 ORDER = ("bench", "rl", "sft")
 
@@ -39,7 +39,7 @@ class ImportReport:
 def disjoint(rows: Iterable[Entry | Dropped], taken: Mapping[str, str]) -> Iterator[Entry | Dropped]:
     """Yield rows, and in place of an item whose text or speaker another split has, the reason.
 
-    `taken` maps the keys of `keys_of` to the split that has them; it is looked at anew for each row.
+    `taken` maps the keys of `keys_of` to the split that has them; it is read again for each row.
     """
     for row in rows:
         if isinstance(row, Entry) and (clash := clash_of(keys_of(row.item), row.item.split, taken)):
@@ -48,7 +48,7 @@ def disjoint(rows: Iterable[Entry | Dropped], taken: Mapping[str, str]) -> Itera
 
 
 def clash_of(keys: Iterable[str], own: str, taken: Mapping[str, str]) -> str | None:
-    """Return why something of the split `own` cannot be taken; None where no other split has one of its keys."""
+    """Return why an item of the split `own` cannot be taken; None if no other split has one of its keys."""
     clash = [(key.partition(":")[0], split) for key in keys if (split := taken.get(key, own)) != own]
     return "its {} is in {}".format(*clash[0]) if clash else None
 
@@ -58,15 +58,15 @@ class Keyed(Protocol):
 
     @property
     def text_id(self) -> str:
-        """Stands for its text."""
+        """Key of its text."""
 
     @property
     def speakers(self) -> tuple[str, ...]:
-        """Everybody who is heard."""
+        """All speakers that are heard."""
 
 
 def keys_of(item: Keyed) -> tuple[str, ...]:
-    """Return what no other split may have: an item's text and its speakers."""
+    """Return the keys that no other split may have: an item's text and its speakers."""
     return (f"text:{item.text_id}", *(f"speaker:{name}" for name in item.speakers))
 
 
@@ -90,7 +90,7 @@ def import_layout(
     if name not in LAYOUTS:
         raise ConfigError(f"layout: there is no {name!r}; there are {', '.join(LAYOUTS)}")
     layout = LAYOUTS[name]
-    others = [] if not (out / ITEMS).is_file() else [one for one in read_items(out) if one.factors.get("corpus") != name]
+    others = [] if not (out / ITEMS).is_file() else [item for item in read_items(out) if item.factors.get("corpus") != name]
     # Counted first: a missing file is an error before anything is copied.
     total = sum(layout.count(source, split) for split in layout.splits)
     taken = {key: item.split for item in others for key in keys_of(item)}
@@ -102,9 +102,9 @@ def import_layout(
     for split in sorted(layout.splits, key=ORDER.index):
         for row in disjoint(layout.read(source, split), taken):
             if isinstance(row, Entry) and row.item.id in ids:
-                row = Dropped(row.item.id, "its id stands twice")
+                row = Dropped(row.item.id, "its id occurs twice")
             if isinstance(row, Entry) and sizes is not None and count[split] >= sizes[split]:
-                row = Dropped(row.item.id, "beyond the wanted size")
+                row = Dropped(row.item.id, "beyond the requested size")
             made = row if isinstance(row, Dropped) else _copied(row, name, out, dry_run)
             if isinstance(made, Dropped):
                 dropped[split, made.reason] += 1

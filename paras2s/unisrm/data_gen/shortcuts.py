@@ -1,4 +1,4 @@
-"""Shortcuts of a UniSRM data set: what is right without listening to what a task asks for.
+"""Shortcuts of a UniSRM data set: answers that are right without listening as a task requires.
 
 Each is fitted on the split `sft` and counted on `bench`: of pairs the share whose better side it names, of T2 the correlation
 with the overall score. Near one half, or near 0, it is no shortcut.
@@ -29,7 +29,7 @@ class Shortcut:
     n: int
 
 
-# An item's factor `engine_a` or `engine_b` where nobody synthesised that side.
+# An item's factor `engine_a` or `engine_b` if that side is a recording.
 RECORDING = "recording"
 Feature = Callable[[Item, str], float]
 
@@ -53,7 +53,7 @@ def measure_shortcuts(folder: Path, items: Sequence[Item]) -> list[Shortcut]:
         "length": lambda item, name: sound(item, name)[0],
         "loudness": lambda item, name: sound(item, name)[1],
     }
-    found = []
+    shortcuts = []
     if any(RECORDING in item.factors.values() for item in items):
         features["recording"] = lambda item, name: float(item.factors.get(f"engine_{name[-1]}", "") == RECORDING)
     for task in TASKS.values():
@@ -62,12 +62,12 @@ def measure_shortcuts(folder: Path, items: Sequence[Item]) -> list[Shortcut]:
         if not train or not test:
             continue
         if not task.pairwise:
-            found += [_correlation(task.id, name, features[name], test) for name in ("length", "loudness")]
+            shortcuts += [_correlation(task.id, name, features[name], test) for name in ("length", "loudness")]
             continue
-        found.append(_majority(task.id, train, test))
-        found.append(_text_alone(task.id, train, test))
-        found += [_one_side(task.id, name, feature, train, test) for name, feature in features.items()]
-    return found
+        shortcuts.append(_majority(task.id, train, test))
+        shortcuts.append(_text_alone(task.id, train, test))
+        shortcuts += [_one_side(task.id, name, feature, train, test) for name, feature in features.items()]
+    return shortcuts
 
 
 def _better(item: Item) -> str:

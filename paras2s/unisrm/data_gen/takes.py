@@ -1,4 +1,4 @@
-"""Takes of a text with known faults, and what is measured of them.
+"""Takes of a text with known faults, and their measurements.
 
 Piper speaks, WORLD makes speaker and delivery, and a fault is laid on: an echo, gaps, the 700 bit/s codec, clipping, or noise.
 """
@@ -57,7 +57,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Take:
-    """A rendering: what is spoken, by whom, how, and with which faults."""
+    """A rendering: text, speaker, style and faults."""
 
     text: str
     speaker: Speaker
@@ -112,11 +112,11 @@ def in_words(take: Take) -> str:
 
 
 def _joined(marks: Mapping[str, bool], none: str) -> str:
-    return " and ".join(name for name, there in marks.items() if there) or none
+    return " and ".join(name for name, present in marks.items() if present) or none
 
 
 class Studio:
-    """Renders takes of texts that were spoken plainly; each is analysed when it is first needed."""
+    """Renderer of takes of plainly spoken texts; each text is analysed when it is first needed."""
 
     def __init__(self, plain: Mapping[str, Clip]) -> None:
         self._plain = plain
@@ -164,10 +164,10 @@ def driven(samples: np.ndarray, drive_db: float) -> np.ndarray:
 
 
 def with_gaps(samples: np.ndarray, gaps: int, seed: int) -> np.ndarray:
-    """Silence of 0.18 s put into the speech, one in each of `gaps` equal parts."""
+    """Put silences of 0.18 s into the speech, one in each of `gaps` equal parts."""
     gap = np.zeros(int(GAP_S * RATE_HZ), dtype=np.float32)
     places = np.random.default_rng([seed, 2]).uniform(0.2, 0.8, gaps)
-    cuts = [int((number + place) / gaps * len(samples)) for number, place in enumerate(places)]
+    cuts = [int((number + position) / gaps * len(samples)) for number, position in enumerate(places)]
     parts = np.split(samples, cuts)
     return np.concatenate([piece for part in parts[:-1] for piece in (part, gap)] + [parts[-1]])
 

@@ -1,13 +1,13 @@
-"""People's verification of labels (UniSRM, appendix G.2): a pair stays where most raters prefer the clip that its label names.
+"""People's verification of labels (UniSRM, appendix G.2): a pair is kept if most raters prefer the clip that its label names.
 
 The file of ratings is CSV with the columns item, rater and choice (A, B or invalid, as the item has its candidates, on whatever
-side they were shown); and, where they are known, seconds (the time for the item) and left (A or B, which candidate was on the
-left). The file of gold items has the columns item and choice, the right one; they stand among the ratings and need not be
+side they were shown); and, if known, seconds (the time for the item) and left (A or B, which candidate was on the
+left). The file of gold items has the columns item and choice, the right one; they are among the ratings and need not be
 items of the data.
 
 A rater who fails the gold items, takes next to no time, or always chooses the left clip is excluded, and a pair then lacks a
-rating: it is to be rated by somebody else, and named. A pair that has more raters than wanted is decided by the first ones of
-the file, so that a rating which is added later to replace another one counts, and no more.
+rating: it is named, and needs another rater. A pair that has more raters than required is decided by the first ones of
+the file, so that only as many ratings count as required, and one added later can replace another.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Gold(BaseModel):
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """Pairs looked at, those that stay by split and those that do not by split and reason, the excluded raters with the reason,
+    """Pairs examined, kept pairs by split, removed pairs by split and reason, the excluded raters with the reason,
     and the number of pairs on which all counted raters agree.
     """
 
@@ -77,7 +77,7 @@ def read_ratings(path: Path) -> list[Rating]:
     Raises:
         DataError: a column is missing, a value is not as documented, or a rater rated an item twice; names file:line.
     """
-    found: list[Rating] = []
+    parsed: list[Rating] = []
     seen: set[tuple[str, str]] = set()
     for line, row in read_csv(path):
         require_columns(f"{path}:1", [str(name) for name in row], ("item", "rater", "choice"))
@@ -85,10 +85,10 @@ def read_ratings(path: Path) -> list[Rating]:
         if (rating.item, rating.rater) in seen:
             raise DataError(f"{path}:{line}: {rating.rater} has rated {rating.item} already")
         seen.add((rating.item, rating.rater))
-        found.append(rating)
-    if not found:
+        parsed.append(rating)
+    if not parsed:
         raise DataError(f"{path}: holds no rating")
-    return found
+    return parsed
 
 
 def read_gold(path: Path) -> dict[str, Choice]:
@@ -97,14 +97,14 @@ def read_gold(path: Path) -> dict[str, Choice]:
     Raises:
         DataError: as above.
     """
-    gold: dict[str, Choice] = {}
+    choices: dict[str, Choice] = {}
     for line, row in read_csv(path):
         require_columns(f"{path}:1", [str(name) for name in row], ("item", "choice"))
-        one = _parsed(path, line, row, Gold)
-        if one.item in gold:
-            raise DataError(f"{path}:{line}: {one.item} stands twice")
-        gold[one.item] = one.choice
-    return gold
+        gold = _parsed(path, line, row, Gold)
+        if gold.item in choices:
+            raise DataError(f"{path}:{line}: {gold.item} occurs twice")
+        choices[gold.item] = gold.choice
+    return choices
 
 
 def _parsed(path: Path, line: int, row: Mapping[str, Any], kind: type[Row]) -> Row:
@@ -124,16 +124,16 @@ def excluded_raters(ratings: Sequence[Rating], gold: Mapping[str, Choice], confi
         DataError: there are gold items, and a rater has rated none.
     """
     by_rater: dict[str, list[Rating]] = defaultdict(list)
-    for one in ratings:
-        by_rater[one.rater].append(one)
+    for rating in ratings:
+        by_rater[rating.rater].append(rating)
     excluded = {}
     for rater, own in by_rater.items():
-        tested = [one for one in own if one.item in gold]
+        tested = [rating for rating in own if rating.item in gold]
         if gold and not tested:
             raise DataError(f"rater {rater}: has rated no gold item; have one of {', '.join(list(gold)[:MAX_NAMED])} rated")
-        right = sum(one.choice == gold[one.item] for one in tested)
-        times = [one.seconds for one in own if one.seconds is not None]
-        sided = [one.choice == one.left for one in own if one.left is not None and one.choice != "invalid"]
+        right = sum(rating.choice == gold[rating.item] for rating in tested)
+        times = [rating.seconds for rating in own if rating.seconds is not None]
+        sided = [rating.choice == rating.left for rating in own if rating.left is not None and rating.choice != "invalid"]
         if tested and right < config.min_gold_share * len(tested):
             excluded[rater] = f"{right} of {len(tested)} gold items right"
         elif times and median(times) < config.min_median_s:
@@ -144,7 +144,7 @@ def excluded_raters(ratings: Sequence[Rating], gold: Mapping[str, Choice], confi
 
 
 def decide(item: Item, choices: Sequence[Choice], config: VerificationConfig) -> str | None:
-    """Return why a pair with these raters' choices does not stay; None where it does (appendix G.2)."""
+    """Return why a pair with these raters' choices is removed; None if it is kept (appendix G.2)."""
     assert isinstance(item.record, PairRecord)
     count = Counter(choices)
     if len(choices) - count["invalid"] < config.min_valid:
@@ -158,7 +158,7 @@ def decide(item: Item, choices: Sequence[Choice], config: VerificationConfig) ->
 def verify(
     folder: Path, ratings: Sequence[Rating], gold: Mapping[str, Choice], config: VerificationConfig, dry_run: bool = False
 ) -> VerificationReport:
-    """Verify a data folder: what does not stay goes from items.jsonl to rejected.jsonl, with the reason.
+    """Verify a data folder: rejected items are moved from items.jsonl to rejected.jsonl, with the reason.
 
     Only the config's tasks and splits are looked at. What an earlier verification rejected is looked at again.
 
@@ -169,15 +169,17 @@ def verify(
     excluded = excluded_raters(ratings, gold, config)
     choices: dict[str, list[Choice]] = defaultdict(list)
     known = {item.id for item in items} | set(gold)
-    for one in ratings:
-        if one.item not in known:
-            raise DataError(f"rating of {one.item} by {one.rater}: {folder / ITEMS} has no such item, and it is no gold item")
-        if one.rater not in excluded and one.item not in gold:
-            choices[one.item].append(one.choice)
-    wanted = [item for item in items if item.task in config.tasks and item.split in config.splits and item.id not in gold]
-    _require_raters(wanted, choices, excluded, config)
-    counted = {item.id: choices[item.id][: config.raters] for item in wanted}
-    reasons = {item.id: decide(item, counted[item.id], config) for item in wanted}
+    for rating in ratings:
+        if rating.item not in known:
+            raise DataError(
+                f"rating of {rating.item} by {rating.rater}: {folder / ITEMS} has no such item, and it is no gold item"
+            )
+        if rating.rater not in excluded and rating.item not in gold:
+            choices[rating.item].append(rating.choice)
+    to_verify = [item for item in items if item.task in config.tasks and item.split in config.splits and item.id not in gold]
+    _require_raters(to_verify, choices, excluded, config)
+    counted = {item.id: choices[item.id][: config.raters] for item in to_verify}
+    reasons = {item.id: decide(item, counted[item.id], config) for item in to_verify}
     kept, lost = [], []
     for item in items:
         plain = {key: value for key, value in item.factors.items() if key not in (REJECTED_BY, VERIFIED_BY)}
@@ -193,28 +195,28 @@ def verify(
         write_items(folder, lost, REJECTED)
         write_items(folder, kept)
     return VerificationReport(
-        len(wanted),
+        len(to_verify),
         Counter(item.split for item in kept if item.id in reasons),
         Counter((item.split, item.factors[REJECTED_BY]) for item in lost),
         excluded,
-        sum(len(set(found)) == 1 for found in counted.values()),
+        sum(len(set(choices_of_item)) == 1 for choices_of_item in counted.values()),
     )
 
 
 def _read_all(folder: Path) -> list[Item]:
     """Read the items, and those that an earlier verification removed."""
     items = read_items(folder)
-    there = {item.id for item in items}
+    present = {item.id for item in items}
     rejected = read_items(folder, file=REJECTED) if (folder / REJECTED).is_file() else []
-    return [*items, *(item for item in rejected if item.id not in there)]
+    return [*items, *(item for item in rejected if item.id not in present)]
 
 
 def _require_raters(
     items: Sequence[Item], choices: Mapping[str, Sequence[Choice]], excluded: Mapping[str, str], config: VerificationConfig
 ) -> None:
-    """Raise DataError: a pair has too few ratings; name the pair, and who is excluded."""
+    """Require enough ratings of each pair; the DataError names the pair and the excluded raters."""
     count = {item.id: len(choices.get(item.id, ())) for item in items}
-    lacking = [f"{name} ({found} of {config.raters})" for name, found in count.items() if found < config.raters]
+    lacking = [f"{name} ({n_ratings} of {config.raters})" for name, n_ratings in count.items() if n_ratings < config.raters]
     if not lacking:
         return
     named = ", ".join(lacking[:MAX_NAMED])

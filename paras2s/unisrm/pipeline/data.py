@@ -32,11 +32,11 @@ def import_corpus(
         if dry_run:
             return estimate_import(name, source, out, config, overrides)
         built = build_corpus(name, load_unisrm_data(_named(name, config), overrides), source, out, progress)
-        shortcuts = measure_shortcuts(out, [one for one in read_items(out) if one.factors.get("corpus") == name])
+        shortcuts = measure_shortcuts(out, [item for item in read_items(out) if item.factors.get("corpus") == name])
         return {
             "items": dict(built.items), "tried": dict(built.tried), "missing": dict(built.missing),
             "dropped": _counts(built.dropped), "spent_usd": built.spent_usd,
-            "shortcuts": [asdict(one) for one in shortcuts],
+            "shortcuts": [asdict(shortcut) for shortcut in shortcuts],
         }  # fmt: skip
     sizes = None
     if config is not None or overrides:
@@ -56,16 +56,17 @@ def estimate_import(name: str, source: Path, out: Path, config: str | None, over
     """
     if name not in BUILDERS:
         raise ConfigError(f"--estimate: {name} has labels by people, and importing it calls nothing; leave it out")
-    others = [] if not (out / ITEMS).is_file() else [one for one in read_items(out) if one.factors.get("corpus") != name]
+    others = [] if not (out / ITEMS).is_file() else [item for item in read_items(out) if item.factors.get("corpus") != name]
     taken = {key: item.split for item in others for key in keys_of(item)}
-    found = estimate_corpus(name, load_unisrm_data(_named(name, config), overrides), source, taken)
+    estimate = estimate_corpus(name, load_unisrm_data(_named(name, config), overrides), source, taken)
     models = {
         model: {"calls": bill.calls, **asdict(bill.tokens), "at_most_usd": bill.at_most_usd}
-        for model, bill in found.models.items()
+        for model, bill in estimate.models.items()
     }
     return {
-        "pairs": _counts(found.pairs), "missing": dict(found.missing), "dropped": _counts(found.dropped), "models": models,
-        "voices": {voice: asdict(bill) for voice, bill in found.voices.items()},
+        "pairs": _counts(estimate.pairs), "missing": dict(estimate.missing), "dropped": _counts(estimate.dropped),
+        "models": models,
+        "voices": {voice: asdict(bill) for voice, bill in estimate.voices.items()},
     }  # fmt: skip
 
 
@@ -78,10 +79,10 @@ def verify_folder(
         DataError: a wrong file, or missing raters.
     """
     settings = load_unisrm_data(config, overrides).verification
-    found = verify(data, read_ratings(ratings), {} if gold is None else read_gold(gold), settings, dry_run)
+    verification = verify(data, read_ratings(ratings), {} if gold is None else read_gold(gold), settings, dry_run)
     return {
-        "verified": found.verified, "items": dict(found.items), "dropped": _counts(found.dropped),
-        "excluded": dict(found.excluded), "unanimous": found.unanimous,
+        "verified": verification.verified, "items": dict(verification.items), "dropped": _counts(verification.dropped),
+        "excluded": dict(verification.excluded), "unanimous": verification.unanimous,
     }  # fmt: skip
 
 
@@ -102,9 +103,9 @@ def report_lines(report: Mapping[str, Any], where: str) -> Iterator[str]:
         yield f"voice, {voice}: {bill['lines']} lines, at most {bill['seconds'] / 3600:.2f} h: {usd}"
     if "spent_usd" in report:
         yield f"spent now: {report['spent_usd']:.4f} USD"
-    for one in report.get("shortcuts", []):
-        value = "none" if one["value"] is None else f"{one['value']:.3f} +- {one['error'] or 0:.3f}"
-        yield f"{one['task']} by {one['name']}: {value} (n = {one['n']})"
+    for shortcut in report.get("shortcuts", []):
+        value = "none" if shortcut["value"] is None else f"{shortcut['value']:.3f} +- {shortcut['error'] or 0:.3f}"
+        yield f"{shortcut['task']} by {shortcut['name']}: {value} (n = {shortcut['n']})"
     yield where
 
 

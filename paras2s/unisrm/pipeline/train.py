@@ -18,7 +18,7 @@ from paras2s.utils.io import write_json
 from paras2s.utils.progress import progress_bar
 
 # Where weights began at random: what two heads read from the audio tower before anything else, and the model that has learned
-# to describe clips, with what it describes rightly.
+# to describe clips, with the shares of right descriptions.
 TOWER_PROBE = "tower_probe.json"
 DESCRIBED, DESCRIPTION_PROBE = "described", "description_probe.json"
 
@@ -50,7 +50,7 @@ def is_trained(folder: Path) -> bool:
 
 
 def run_sft(settings: UniSRMConfig, data: Path, folder: Path, seed: int, console: Console, quiet: bool = False) -> None:
-    """Train the first stage on the split `sft`; stopped, it goes on at its last checkpoint.
+    """Train the first stage on the split `sft`; a stopped stage continues at its last checkpoint.
 
     Raises:
         ConfigError: packages that are not here. JudgeError: as `train_sft`.
@@ -67,7 +67,7 @@ def run_sft(settings: UniSRMConfig, data: Path, folder: Path, seed: int, console
 def run_grpo(
     settings: UniSRMGrpoConfig, begin: Path, data: Path, folder: Path, seed: int, console: Console, quiet: bool = False
 ) -> None:
-    """Train a model of the first stage on the split `rl`; stopped, it goes on at its last checkpoint.
+    """Train a model of the first stage on the split `rl`; a stopped stage continues at its last checkpoint.
 
     Raises:
         ConfigError: packages that are not here. JudgeError: `begin` holds no model, or as `train_grpo`.

@@ -1,6 +1,6 @@
 """Checks that a GRPO trainer listens in all three places: other clips must change its log-probs in each of them.
 
-A trainer that is deaf in one place still learns something, from the words of its prompts and from what is likely, so its reward
+A trainer that is deaf in one place still learns something, from the words of its prompts and from base rates, so its reward
 alone does not show it.
 """
 
@@ -32,7 +32,7 @@ class AudioGaps:
     @property
     def deaf(self) -> tuple[str, ...]:
         """The places that clips do not reach."""
-        return tuple(place for place, gap in vars(self).items() if gap is not None and gap < LEAST_GAP)
+        return tuple(number for number, gap in vars(self).items() if gap is not None and gap < LEAST_GAP)
 
 
 def check_audio(trainer: UniSRMGrpoTrainer, numbers: Sequence[int]) -> AudioGaps:
@@ -52,7 +52,7 @@ def audio_gaps(trainer: UniSRMGrpoTrainer, numbers: Sequence[int]) -> AudioGaps:
     inputs = [{"prompt": str(number)} for number in numbers for _ in range(int(trainer.num_generations or 1))]
     own = {number: trainer.encoder[number] for number in numbers}
     exchanged = {
-        one: own[one].with_clips_of(own[other]) for one, other in zip(numbers, [*numbers[1:], numbers[0]], strict=True)
+        number: own[number].with_clips_of(own[other]) for number, other in zip(numbers, [*numbers[1:], numbers[0]], strict=True)
     }
     first = _observe(trainer, inputs, own, None)
     second = _observe(trainer, inputs, exchanged, first.completions)
@@ -103,9 +103,9 @@ def _observe(
         return sampled, sampling_logps
 
     def logps_observed(*args: Any, **options: Any) -> Any:
-        found = logps(*args, **options)
-        policy_logps.append(found[0])
-        return found
+        result = logps(*args, **options)
+        policy_logps.append(result[0])
+        return result
 
     trainer.encoder.encoded = encoded.__getitem__
     trainer._generate_single_turn = generate_observed

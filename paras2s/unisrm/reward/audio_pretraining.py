@@ -1,4 +1,4 @@
-"""Trains an audio tower with random weights before the thinker is trained on replies; released towers are trained already.
+"""Training of an audio tower with random weights, before the thinker learns replies; released towers are trained already.
 
 Two linear heads on the tower's output, thrown away afterwards: the letters that are spoken (CTC), and what each clip was made
 with (its traits: pitch, pace, noise and so on, from takes.jsonl). Only clips of the split `sft` are taught.
@@ -35,7 +35,7 @@ MEASURED_CLIPS = 200
 
 @dataclass(frozen=True)
 class TowerProbe:
-    """Says what two heads read from a tower, of clips of other speakers and texts.
+    """Readings of two heads from a tower, on clips of other speakers and texts.
 
     `letter_errors`: edits a letter that is spoken. `traits`: the share of each trait's variance that is explained.
     """
@@ -62,14 +62,14 @@ class _Heads(nn.Module):
 def pretrain_tower(
     model: UniSRM, data: Path, updates: int, seed: int, on_progress: Callable[[int, int], None] | None = None
 ) -> TowerProbe:
-    """Train the model's audio tower on the clips of `data`, and say what the heads read from those of the split `rl`.
+    """Train the model's audio tower on the clips of `data`, and measure what the heads read from those of the split `rl`.
 
     Raises:
         ConfigError: the data does not say what its clips were made with. AudioError: a clip cannot be read.
     """
     if not (data / TAKES).is_file():
         raise ConfigError(
-            f"{data / TAKES}: not there; thinker.scratch.audio_pretraining_updates wants data of `paras2s unisrm data`"
+            f"{data / TAKES}: missing; thinker.scratch.audio_pretraining_updates needs data of `paras2s unisrm data`"
         )
     rows = [dict(row) for row in read_jsonl(data / TAKES)]
     names = sorted(rows[0]["traits"])
@@ -90,8 +90,8 @@ def pretrain_tower(
         batch = [taught[number] for number in rng.choice(len(taught), min(BATCH, len(taught)), replace=False)]
         parts = _encoded(model, [features(take.clip) for take in batch])
         traits = ((torch.tensor([take.traits for take in batch]) - mean) / deviation).to(model.device)
-        found = heads.traits(torch.stack([part.mean(0) for part in parts]))
-        loss = nn.functional.mse_loss(found, traits) + _letter_loss(heads, parts, batch)
+        predicted = heads.traits(torch.stack([part.mean(0) for part in parts]))
+        loss = nn.functional.mse_loss(predicted, traits) + _letter_loss(heads, parts, batch)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -127,7 +127,7 @@ def _letter_loss(heads: _Heads, parts: Sequence[Tensor], batch: Sequence[_Take])
 
 def collapsed(best: Sequence[int]) -> list[int]:
     """Return the letters of a CTC path: repeated ones once, and no blanks."""
-    return [one for before, one in zip([0, *best], best, strict=False) if one not in (0, before)]
+    return [letter for before, letter in zip([0, *best], best, strict=False) if letter not in (0, before)]
 
 
 @torch.inference_mode()
@@ -137,15 +137,15 @@ def _measured(
     model.thinker.model.audio_tower.eval()
     import jiwer
 
-    spoken, read, found = [], [], []
+    spoken, read, trait_scores = [], [], []
     for start in range(0, len(takes), BATCH):
         batch = takes[start : start + BATCH]
         for take, part in zip(batch, _encoded(model, [features(take.clip) for take in batch]), strict=True):
-            spoken.append("".join(LETTERS[one] for one in take.letters))
-            read.append("".join(LETTERS[one] for one in collapsed(heads.letters(part).argmax(-1).tolist())))
-            found.append(heads.traits(part.mean(0)).cpu() * scale[1] + scale[0])
+            spoken.append("".join(LETTERS[letter] for letter in take.letters))
+            read.append("".join(LETTERS[letter] for letter in collapsed(heads.letters(part).argmax(-1).tolist())))
+            trait_scores.append(heads.traits(part.mean(0)).cpu() * scale[1] + scale[0])
     true = torch.tensor([take.traits for take in takes])
     varied = true.var(0, correction=0)
-    explained = 1 - (torch.stack(found) - true).square().mean(0) / varied.clamp_min(1e-9)
+    explained = 1 - (torch.stack(trait_scores) - true).square().mean(0) / varied.clamp_min(1e-9)
     known = {name: float(value) for name, value, spread in zip(names, explained, varied, strict=True) if spread > 0}
     return TowerProbe(float(jiwer.cer(spoken, read)), known)

@@ -1,4 +1,4 @@
-"""Descriptions: how each clip of an item sounds, in words, by what it was made with (takes.jsonl).
+"""Descriptions: how each clip of an item sounds, in words, from how it was made (takes.jsonl).
 
 A thinker with random weights learns to write them before it compares clips; released ones know how a sad voice sounds.
 """
@@ -16,7 +16,7 @@ from paras2s.unisrm.reward.tasks import Item, TaskId
 from paras2s.unisrm.reward.thinker import ItemEncoder, UniSRM
 from paras2s.utils.io import read_jsonl
 
-# What asks for a description, behind the name of the task.
+# Request of a description, after the name of the task.
 REQUEST = "describe"
 # Items of another split on which it is measured.
 MEASURED_ITEMS = 96
@@ -25,7 +25,7 @@ MAX_TOKENS = 64
 
 @dataclass(frozen=True)
 class DescriptionProbe:
-    """The share of clips of other speakers and texts of which each part of the description is right."""
+    """Shares of clips of other speakers and texts for which each part of the description is right."""
 
     manner: float
     voice: float
@@ -39,13 +39,13 @@ def read_descriptions(data: Path, items: Sequence[Item]) -> dict[str, str]:
         ConfigError: the data does not say how its clips sound.
     """
     sounds = {row["clip"]: row.get("in_words") for row in read_jsonl(data / TAKES)} if (data / TAKES).is_file() else {}
-    found = {item.id: text for item in items if (text := describe(item, sounds))}
-    if not found:
+    descriptions = {item.id: text for item in items if (text := describe(item, sounds))}
+    if not descriptions:
         raise ConfigError(
-            f"{data / TAKES}: says of no item how its clips sound, which thinker.scratch.description_updates wants; "
+            f"{data / TAKES}: describes the clips of no item, as thinker.scratch.description_updates needs; "
             "make the data with `paras2s unisrm data`"
         )
-    return found
+    return descriptions
 
 
 def describe(item: Item, sounds: Mapping[str, str | None]) -> str | None:
@@ -60,21 +60,21 @@ def requested(model: UniSRM, task: TaskId) -> str:
 
 
 def measure_descriptions(model: UniSRM, data: Path, items: Sequence[Item]) -> DescriptionProbe:
-    """Say how often a model describes the clips of `items` rightly, part by part.
+    """Measure how often a model describes the clips of `items` rightly, part by part.
 
     Raises:
         ConfigError: as `read_descriptions`. AudioError: a clip cannot be read.
     """
-    wanted = read_descriptions(data, items)
-    chosen = [item for item in items if item.id in wanted]
+    described = read_descriptions(data, items)
+    chosen = [item for item in items if item.id in described]
     chosen = chosen[:: max(1, len(chosen) // MEASURED_ITEMS)]
     encoder = ItemEncoder(model, data, chosen)
     rows = [encoder.encoded(number, requested(model, item.task)) for number, item in enumerate(chosen)]
     replies = model.reply(rows, MAX_TOKENS, batch_size=16)
     right = [
-        [one == other for one, other in zip(_parts(line), _parts(said), strict=True)]
+        [part == other for part, other in zip(_parts(line), _parts(said), strict=True)]
         for item, reply in zip(chosen, replies, strict=True)
-        for line, said in _matched(wanted[item.id].splitlines(), reply.splitlines())
+        for line, said in _matched(described[item.id].splitlines(), reply.splitlines())
     ]
     shares = [sum(column) / len(column) for column in zip(*right, strict=True)]
     return DescriptionProbe(*shares)

@@ -1,4 +1,4 @@
-"""Writes a trained UniSRM for a vLLM server: adapters merged in, in the layout of the released model without its talker."""
+"""Export of a trained UniSRM for a vLLM server: adapters merged in, in the released model's layout without its talker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paras2s.unisrm.reward.thinker import SETTINGS, UniSRM
 from paras2s.utils.io import write_json, write_text
 
 JUDGE = "judge.yaml"
-# Ten turns of a dialogue and the two candidates; what is never sent takes no memory.
+# Ten turns of a dialogue and the two candidates; unused space takes no memory.
 MOST_CLIPS = {"audio": 12, "image": 0, "video": 0}
 NEVER = -100
 
@@ -37,14 +37,14 @@ def export_served(checkpoint: Path, out: Path | None = None) -> ServedModel:
     """Write a checkpoint for a server, with the config of a judge that calls it; `out` None: `served` beside the checkpoint.
 
     The model's name there holds a hash of its weights, so that no server answers for another model. The folder is complete or
-    not there.
+    missing.
 
     Raises:
         JudgeError: the checkpoint holds no model, or adapters of another one. StorageError: `out` is there already.
     """
     out = out or checkpoint.parent / "served"
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise StorageError(f"{out}: is there already; give another folder, or delete it")
+        raise StorageError(f"{out}: exists already; give another folder, or delete it")
     name = f"unisrm-{weights_digest(checkpoint)[:8]}"
     limits = shlex.quote(json.dumps(MOST_CLIPS))
     command = f"vllm serve {shlex.quote(str(out))} --served-model-name {name} --limit-mm-per-prompt {limits}"
@@ -74,7 +74,7 @@ def _judge_yaml(model: UniSRM, name: str, command: str, out: Path) -> str:
     import yaml
 
     media = model.generation_options["suppress_tokens"]
-    # As in this process: a special token within a reply stays for the parser to see, and none stands for media.
+    # As in this process: a special token within a reply is kept for the parser, and none is a placeholder of media.
     extra = {"skip_special_tokens": False, "logit_bias": {str(token): NEVER for token in media}}
     llm = {"base_url": "http://127.0.0.1:8000/v1", "model": name, "max_output_tokens": 1024, "extra_body": extra}
     values = {"kind": "unisrm", "served": {"llm": llm, "settings": str((out / SETTINGS).resolve())}}

@@ -40,7 +40,7 @@ class UniSRMGrpoTrainer(ResumingTrainer, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """Remember the items for the log-probs on the way, and send their numbers along with the batch."""
-        self._rows = [int(one["prompt"]) for one in inputs]
+        self._rows = [int(row["prompt"]) for row in inputs]
         output = super()._generate_and_score_completions(inputs)
         output[ROWS] = torch.tensor(self._rows, device=output["prompt_ids"].device)
         return output

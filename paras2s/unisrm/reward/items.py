@@ -44,7 +44,7 @@ def _record(row: dict[str, Any]) -> Record:
         return QualityRecord(tuple(row["scores"]), tuple(row["descriptions"]), row["description"])
     sides = row["sides"]
     if sides is not None:
-        first, second = (SideScores(tuple(one["scores"]), tuple(one["explanations"])) for one in sides)
+        first, second = (SideScores(tuple(side["scores"]), tuple(side["explanations"])) for side in sides)
         return PairRecord(row["better"], (first, second), row["summary"])
     return PairRecord(row["better"], None, row["summary"])
 

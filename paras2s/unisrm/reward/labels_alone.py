@@ -11,7 +11,7 @@ from typing import Any
 def labels_alone() -> Iterator[None]:
     """Let TRL's LM head leave tokens without a label out on a CPU as well; the values are the same.
 
-    TRL scores them where there is no Triton, since what compiles would compile each number of labels anew: a CPU does not. The
+    TRL scores them without Triton, since compiled code would be compiled again for each number of labels: a CPU's is not. The
     name is private to trl==1.16.0, the one version that is allowed.
     """
     import trl.trainer.utils

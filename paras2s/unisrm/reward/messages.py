@@ -23,7 +23,7 @@ from paras2s.unisrm.reward.tasks import ASPECT_DESCRIPTIONS, TASKS, Task, TaskId
 
 log = logging.getLogger(__name__)
 HISTORY = re.compile(r"history_([1-9]\d*)")
-# What stands for every clip where only the texts are to be known: of one length, so that no clip's length is left.
+# Placeholder of every clip for judges that get only texts: of one length, so that no clip's length is left.
 SILENCE = Clip(np.zeros(RATE_HZ, dtype=np.float32), RATE_HZ)
 
 # The layout of `chat_text` as a chat template, by which a server makes the same tokens of the parts of a message.
@@ -131,7 +131,7 @@ def user_parts(task_id: TaskId, texts: Mapping[str, str], clip_samples: Mapping[
     if short := [name for name in order if audio_tokens(clip_samples[name]) < 1]:
         raise JudgeError(f"{task_id}: {short[0]} is too short to be understood ({clip_samples[short[0]]} samples at 16 kHz)")
     above = "".join(f"{as_data(name, texts[name])}\n" for name in task.texts)
-    return tuple(((above if place == 0 else "\n") + f"{label(name)}\n", name) for place, name in enumerate(order))
+    return tuple(((above if number == 0 else "\n") + f"{label(name)}\n", name) for number, name in enumerate(order))
 
 
 def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> str:
@@ -148,7 +148,7 @@ def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_sampl
 
 
 def label(name: str) -> str:
-    """Return what stands above a clip."""
-    if found := HISTORY.fullmatch(name):
-        return f"[Turn {found[1]}]"
+    """Return the line above a clip."""
+    if match := HISTORY.fullmatch(name):
+        return f"[Turn {match[1]}]"
     return {"prompt_speech": "[Prompt Speech]", "speech_a": "[Speech A]", "speech_b": "[Speech B]", "speech": "[Speech]"}[name]

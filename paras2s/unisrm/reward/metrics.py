@@ -33,7 +33,7 @@ NAMES = {
 
 
 class MetricsWriter(TrainerCallback):
-    """Appends what a trainer logs; a loss that is not finite ends the run.
+    """Writer of a trainer's logs; a loss that is not finite ends the run.
 
     `on_progress` is given the number of updates that are made, and of all.
     """
@@ -52,11 +52,11 @@ class MetricsWriter(TrainerCallback):
         Raises:
             JudgeError: the loss is not finite.
         """
-        found = {ours: float(logs[theirs]) for theirs, ours in NAMES.items() if logs and logs.get(theirs) is not None}
-        if not found or not state.is_world_process_zero:
+        metrics = {ours: float(logs[theirs]) for theirs, ours in NAMES.items() if logs and logs.get(theirs) is not None}
+        if not metrics or not state.is_world_process_zero:
             return
-        if not all(torch.isfinite(torch.tensor(list(found.values())))):
-            raise JudgeError(f"{self.stage}, step {state.global_step}: not finite: {found}; lower {self.stage}.lr")
-        append_jsonl(self.path, {"stage": self.stage, "step": state.global_step, **found})
+        if not all(torch.isfinite(torch.tensor(list(metrics.values())))):
+            raise JudgeError(f"{self.stage}, step {state.global_step}: not finite: {metrics}; lower {self.stage}.lr")
+        append_jsonl(self.path, {"stage": self.stage, "step": state.global_step, **metrics})
         if self.on_progress:
             self.on_progress(state.global_step, state.max_steps)

@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Read:
-    """A reply, what it was parsed to, and what it took; in this process it costs nothing."""
+    """A reply, its parsed record, and its cost; in this process it costs nothing."""
 
     reply: str
     record: Record | Malformed
@@ -44,9 +44,9 @@ Outcome = Read | Unscored | BudgetError
 
 
 class Reader(ABC):
-    """Reads items of a task. `version` changes with the weights or the endpoint, and with everything that a reply hangs on.
+    """Reader of a task's items. `version` changes with the weights or the endpoint, and with everything a reply depends on.
 
-    `client` is None where no call is made.
+    `client` is None if no call is made.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, task_id: TaskId, items: Sequence[Inputs], on_progress: Progress | None = None) -> list[Outcome]:
-        """Return a parsed reply to each item, in order; one that cannot be put to the model is Unscored."""
+        """Return a parsed reply to each item, in order; an item that the model cannot take is Unscored."""
 
     def requests(self, task_id: TaskId, items: Sequence[Inputs]) -> list[Request | Unscored]:
-        """The call that each item takes; [] where none is made."""
+        """Return the calls of each item; [] if none is made."""
         return []
 
 
@@ -82,14 +82,14 @@ class LocalReader(Reader):
         """Return all items, `batch_size` at once."""
         started = time.perf_counter()
         encoded = [self._encoded(task_id, *item) for item in items]
-        rows = [one for one in encoded if isinstance(one, Encoded)]
+        rows = [item for item in encoded if isinstance(item, Encoded)]
         texts = self.model.reply(rows, self.config.max_reply_tokens, self.config.batch_size) if rows else []
         each_s = (time.perf_counter() - started) / max(len(rows), 1)
         reasoning = self.model.config.reasoning
         reads = iter([Read(text, parse_reply(task_id, text, reasoning), each_s) for text in texts])
         if on_progress:
             on_progress(len(items), len(items))
-        return [one if isinstance(one, Unscored) else next(reads) for one in encoded]
+        return [item if isinstance(item, Unscored) else next(reads) for item in encoded]
 
     def _encoded(self, task_id: TaskId, texts: Mapping[str, str], clips: Mapping[str, Clip]) -> Encoded | Unscored:
         try:
@@ -99,7 +99,7 @@ class LocalReader(Reader):
 
 
 class ServedReader(Reader):
-    """A model behind an OpenAI-compatible endpoint. Complete replies are cached, malformed ones too."""
+    """A model at an OpenAI-compatible endpoint. Complete replies are cached, malformed ones too."""
 
     client: LLMClient
 
@@ -121,12 +121,12 @@ class ServedReader(Reader):
     def read(self, task_id: TaskId, items: Sequence[Inputs], on_progress: Progress | None = None) -> list[Outcome]:
         """Return all items, with as many calls under way as the endpoint's `concurrency`."""
         requests = self.requests(task_id, items)
-        calls = [one for one in requests if isinstance(one, Request)]
+        calls = [request for request in requests if isinstance(request, Request)]
         replies = iter(self.client.complete_all(calls, on_progress, lambda reply: is_readable(reply, str)))
-        return [self._parsed(task_id, next(replies)) if isinstance(one, Request) else one for one in requests]
+        return [self._parsed(task_id, next(replies)) if isinstance(request, Request) else request for request in requests]
 
     def requests(self, task_id: TaskId, items: Sequence[Inputs]) -> list[Request | Unscored]:
-        """The call of each item, which holds its clips."""
+        """Return the call of each item, with its clips."""
         return [self._request(task_id, *item) for item in items]
 
     def _request(self, task_id: TaskId, texts: Mapping[str, str], clips: Mapping[str, Clip]) -> Request | Unscored:
@@ -179,7 +179,7 @@ def weights_digest(folder: Path) -> str:
     """
     files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
     if not (folder / SETTINGS).is_file():
-        raise JudgeError(f"{folder}: holds no UniSRM model ({SETTINGS} is not there)")
+        raise JudgeError(f"{folder}: holds no UniSRM model ({SETTINGS} is missing)")
     digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as file:

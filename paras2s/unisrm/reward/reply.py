@@ -161,7 +161,7 @@ def _split(text: str, reasoning: bool) -> tuple[str | None, str]:
     """Split a reply into the contents of both tags; None for the first without reasoning."""
     if len(text) > MAX_CHARACTERS:
         raise _Broken(ParseFailure.TOO_LONG, f"{len(text)} characters; at most {MAX_CHARACTERS} are read")
-    tags = [found.group() for found in TAG.finditer(text)]
+    tags = [tag.group() for tag in TAG.finditer(text)]
     thinks, answers = tags.count("<think>"), tags.count("<answer>")
     if thinks > 1 or tags.count("</think>") > 1:
         raise _Broken(ParseFailure.TWO_THINKS, "more than one <think>")
@@ -170,11 +170,11 @@ def _split(text: str, reasoning: bool) -> tuple[str | None, str]:
     if reasoning and (not thinks or "</think>" not in tags):
         raise _Broken(ParseFailure.MISSING_THINK, "no <think> that is opened and closed")
     if not reasoning and (thinks or "</think>" in tags):
-        raise _Broken(ParseFailure.UNEXPECTED_THINK, "a <think> where the answer alone is wanted")
+        raise _Broken(ParseFailure.UNEXPECTED_THINK, "a <think> in place of the answer alone")
     if not answers or "</answer>" not in tags:
         raise _Broken(ParseFailure.MISSING_ANSWER, "no <answer> that is opened and closed")
-    wanted = ["<think>", "</think>", "<answer>", "</answer>"] if reasoning else ["<answer>", "</answer>"]
-    if tags != wanted:
+    expected = ["<think>", "</think>", "<answer>", "</answer>"] if reasoning else ["<answer>", "</answer>"]
+    if tags != expected:
         raise _Broken(ParseFailure.TAGS_OUT_OF_ORDER, " ".join(tags))
     pieces = TAG.split(text)
     outside = "".join(pieces[::2]).strip()
@@ -184,10 +184,10 @@ def _split(text: str, reasoning: bool) -> tuple[str | None, str]:
 
 
 def _parse_pair(task: Task, think: str | None, answer: str) -> PairRecord:
-    found = re.fullmatch(r"Speech ([AB]) is better", answer)
-    if found is None:
+    match = re.fullmatch(r"Speech ([AB]) is better", answer)
+    if match is None:
         raise _Broken(ParseFailure.UNKNOWN_ANSWER, answer[:80] or "an empty answer")
-    better: Side = "A" if found[1] == "A" else "B"
+    better: Side = "A" if match[1] == "A" else "B"
     if think is None:
         return PairRecord(better)
     bodies = _sections(think, [*(heading(task, side) for side in SIDES), SUMMARY])
@@ -206,12 +206,12 @@ def _sections(think: str, headings: Sequence[str]) -> list[str]:
     """Return the text below each heading. A heading fills its line and occurs once."""
     places = []
     for heading in headings:
-        found = [one.span() for one in re.finditer(rf"(?m)^[ \t]*{re.escape(heading)}[ \t]*$", think)]
-        if len(found) != 1:
-            raise _Broken(ParseFailure.MISSING_SECTION, f"{heading} stands {len(found)} times, not once")
-        places.append(found[0])
+        spans = [match.span() for match in re.finditer(rf"(?m)^[ \t]*{re.escape(heading)}[ \t]*$", think)]
+        if len(spans) != 1:
+            raise _Broken(ParseFailure.MISSING_SECTION, f"{heading} occurs {len(spans)} times, not once")
+        places.append(spans[0])
     if places != sorted(places) or think[: places[0][0]].strip():
-        raise _Broken(ParseFailure.SECTIONS_OUT_OF_ORDER, "the sections are not in order, or text stands before them")
+        raise _Broken(ParseFailure.SECTIONS_OUT_OF_ORDER, "the sections are not in order, or there is text before them")
     ends = [*(start for start, _ in places[1:]), len(think)]
     return [think[start:end] for (_, start), end in zip(places, ends, strict=True)]
 
@@ -221,15 +221,15 @@ def _side(task: Task, side: Side, body: str) -> SideScores:
     spans = _line_starts(markers, body, side)
     totals = list(re.finditer(rf"(?m)^[ \t]*{re.escape(total_prefix(task, side))}[ \t]*=", body))
     if len(totals) != 1 or totals[0].start() < spans[-1][0]:
-        raise _Broken(ParseFailure.MISSING_TOTAL, f"no single total of Speech {side} behind its scores")
+        raise _Broken(ParseFailure.MISSING_TOTAL, f"no single total of Speech {side} after its scores")
     ends = [*(start for start, _ in spans[1:]), totals[0].start()]
     scores, explanations = [], []
     for dimension, (_, start), end in zip(task.dimensions, spans, ends, strict=True):
-        found = re.fullmatch(rf"\s*score=({NUMBER})/{task.high};\s*explanation:(.*)", body[start:end], re.DOTALL)
-        if found is None:
+        match = re.fullmatch(rf"\s*score=({NUMBER})/{task.high};\s*explanation:(.*)", body[start:end], re.DOTALL)
+        if match is None:
             raise _Broken(ParseFailure.NO_SCORE, f"Speech {side}, {dimension.key}: no score=.../{task.high}; explanation: ...")
-        scores.append(_in_range(float(found[1]), task, f"Speech {side}, {dimension.key}"))
-        explanations.append(found[2].strip())
+        scores.append(_in_range(float(match[1]), task, f"Speech {side}, {dimension.key}"))
+        explanations.append(match[2].strip())
         if not explanations[-1]:
             raise _Broken(ParseFailure.MISSING_EXPLANATION, f"Speech {side}, {dimension.key}")
     parsed = SideScores(tuple(scores), tuple(explanations))
@@ -241,28 +241,28 @@ def _line_starts(markers: Sequence[str], body: str, name: str) -> list[tuple[int
     """Return the offset of each marker, which begins a line."""
     places = []
     for marker in markers:
-        found = [one.span() for one in re.finditer(rf"(?m)^[ \t]*{re.escape(marker)}", body)]
-        if not found:
+        spans = [match.span() for match in re.finditer(rf"(?m)^[ \t]*{re.escape(marker)}", body)]
+        if not spans:
             raise _Broken(ParseFailure.MISSING_DIMENSION, f"{name}: {marker} is missing")
-        if len(found) > 1:
-            raise _Broken(ParseFailure.REPEATED_DIMENSION, f"{name}: {marker} stands {len(found)} times")
-        places.append(found[0])
+        if len(spans) > 1:
+            raise _Broken(ParseFailure.REPEATED_DIMENSION, f"{name}: {marker} occurs {len(spans)} times")
+        places.append(spans[0])
     if places != sorted(places) or body[: places[0][0]].strip():
-        raise _Broken(ParseFailure.DIMENSIONS_OUT_OF_ORDER, f"{name}: not in order, or text stands before them")
+        raise _Broken(ParseFailure.DIMENSIONS_OUT_OF_ORDER, f"{name}: not in order, or there is text before them")
     return places
 
 
 def _check_total(scores: SideScores, text: str, side: Side) -> None:
     """Check that the terms are the scores, and the total their sum."""
-    found = re.fullmatch(rf"\s*({NUMBER}(?:\s*\+\s*{NUMBER})*)\s*=\s*({NUMBER})\s*", text)
-    if found is None:
+    match = re.fullmatch(rf"\s*({NUMBER}(?:\s*\+\s*{NUMBER})*)\s*=\s*({NUMBER})\s*", text)
+    if match is None:
         raise _Broken(ParseFailure.MISSING_TOTAL, f"Speech {side}: no sum of scores and its total")
     # A term may have a sign of its own: 9++8.
-    terms = [float(term) for term in re.findall(NUMBER, found[1])]
+    terms = [float(term) for term in re.findall(NUMBER, match[1])]
     given = len(terms) == len(scores.scores) and all(
-        abs(one - other) < TOLERANCE for one, other in zip(terms, scores.scores, strict=True)
+        abs(term - other) < TOLERANCE for term, other in zip(terms, scores.scores, strict=True)
     )
-    if not given or abs(float(found[2]) - scores.total) > TOLERANCE:
+    if not given or abs(float(match[2]) - scores.total) > TOLERANCE:
         raise _Broken(ParseFailure.WRONG_TOTAL, f"Speech {side}: {text.strip()}, the scores make {scores.total:g}")
 
 
@@ -295,7 +295,7 @@ def _quality_scores(task: Task, answer: str) -> tuple[float, ...]:
     if missing := [key for key in task.keys if key not in keys]:
         raise _Broken(ParseFailure.MISSING_DIMENSION, f"{missing[0]} is missing")
     if len(keys) > len(task.keys):
-        raise _Broken(ParseFailure.REPEATED_DIMENSION, "an aspect stands twice")
+        raise _Broken(ParseFailure.REPEATED_DIMENSION, "an aspect occurs twice")
     if tuple(keys) != task.keys:
         raise _Broken(ParseFailure.DIMENSIONS_OUT_OF_ORDER, "the aspects are not in order")
     scores = []

@@ -9,10 +9,10 @@ from paras2s.utils.io import drop_steps_from
 
 
 class ResumingTrainer:
-    """To be mixed into a trainer: reads a checkpoint's weights as transformers reads a model's.
+    """Mix-in of a trainer that reads a checkpoint's weights as transformers reads a model's.
 
     A thinker is saved under the names of the released weights. transformers' trainer looks for the names in memory, finds none,
-    and goes on with the weights that the stage began with, after no more than a warning. Adapters keep their names.
+    and continues with the stage's initial weights, after no more than a warning. Adapters keep their names.
     """
 
     model: Any
@@ -29,6 +29,6 @@ def last_checkpoint(folder: Path) -> str | None:
     """Return the last complete checkpoint of a stopped stage, its metrics cut to the same update; None: begin the stage."""
     # The file that is written last.
     complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
-    step, place = max(((int(path.name.partition("-")[2]), str(path)) for path in complete), default=(0, None))
+    step, checkpoint = max(((int(path.name.partition("-")[2]), str(path)) for path in complete), default=(0, None))
     drop_steps_from(folder / "metrics.jsonl", step + 1)
-    return place
+    return checkpoint

@@ -32,14 +32,14 @@ def accuracy_reward(task_id: TaskId, reply: Record | Malformed, label: Record) -
 def consistency_reward(task_id: TaskId, reply: Record | Malformed, label: Record) -> float | None:
     """Return R_rc: the share of dimensions compared with the right sign (equation 10); for T2 closeness (equation 11).
 
-    None where the label has no scores of dimensions, as a preference by people has none: then the term does not apply.
+    None if the label has no scores of dimensions, such as a preference by people: then the term does not apply.
     """
     if isinstance(label, PairRecord):
         if label.sides is None:
             return None
         if not isinstance(reply, PairRecord) or reply.sides is None:
             return 0.0
-        right = [ours == wanted for ours, wanted in zip(preferences(reply), preferences(label), strict=True)]
+        right = [ours == theirs for ours, theirs in zip(preferences(reply), preferences(label), strict=True)]
         return sum(right) / len(right)
     return closeness(TASKS[task_id], reply.scores, label.scores) if isinstance(reply, QualityRecord) else 0.0
 
@@ -56,9 +56,9 @@ def preferences(record: PairRecord) -> tuple[int, ...]:
     return tuple((a > b) - (a < b) for a, b in zip(first.scores, second.scores, strict=True))
 
 
-def closeness(task: Task, scores: Sequence[float], wanted: Sequence[float]) -> float:
+def closeness(task: Task, scores: Sequence[float], target: Sequence[float]) -> float:
     """Return 1 less the mean distance over the width of the range, clamped to 0 to 1."""
-    distance = sum(abs(one - other) for one, other in zip(scores, wanted, strict=True)) / len(wanted)
+    distance = sum(abs(score - other) for score, other in zip(scores, target, strict=True)) / len(target)
     return min(1.0, max(0.0, 1 - distance / (task.high - task.low)))
 
 

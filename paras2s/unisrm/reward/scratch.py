@@ -33,7 +33,7 @@ FITTED_ITEMS = 100
 LEAST_DEVIATION = 1e-3
 # Half the frames of 10 ms that a token may hear: 4 s, so that pace and melody of a whole clip are within reach.
 HALF_WINDOW_FRAMES = 200
-# Lines of a prompt with more words are texts, of which no token is to know more than a word.
+# Lines of a prompt with more words are texts; their tokens span one word at most.
 LONGEST_KEPT_WORDS = 2
 WORD = re.compile(r" ?[^ ]+")
 SPLIT_AT = re.compile("|".join(map(re.escape, SPECIAL)))
@@ -47,7 +47,7 @@ def thinker_from_scratch(config: ThinkerConfig, data: Path, items: Sequence[Item
             which leave random weights as they are, or the data does not say how its clips sound where that is to be learned.
     """
     if config.scratch is None or config.trains != "all":
-        raise ConfigError("thinker.scratch: random weights want all of them trained; set thinker.trains to all")
+        raise ConfigError("thinker.scratch: random weights must all be trained; set thinker.trains to all")
     from transformers import Qwen2_5OmniThinkerForConditionalGeneration
 
     texts = list(format_texts(config, items))
@@ -78,7 +78,7 @@ def fit_frontend(tower: Any, features: Tensor) -> None:
 
 
 def format_texts(config: ThinkerConfig, items: Sequence[Item]) -> Iterator[str]:
-    """Yield what the tokenizer is to know: the replies, and the prompts line by line; of long lines single words."""
+    """Yield the tokenizer's training texts: replies, and prompts line by line, long lines as single words."""
     for item in trainable(items, config.reasoning):
         yield write_reply(item.task, item.record, config.reasoning)
     systems = instructions(config)
@@ -90,10 +90,10 @@ def format_texts(config: ThinkerConfig, items: Sequence[Item]) -> Iterator[str]:
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> Any:
-    """Train a BPE on texts; tokens of media and of turns are special, each digit, comma and blank line stands alone.
+    """Train a BPE on texts; tokens of media and of turns are special, each digit, comma and blank line is a token of its own.
 
-    Tokens may span words, so that a fixed phrase of the format is one: replies are then short enough to be sampled on a CPU.
-    They span no comma, so that what stands in a list is the same token in every list, and no blank line, so that none holds
+    Tokens may span words, so that a fixed phrase of the format is one token and replies are short enough for sampling on a CPU.
+    They span no comma, so that an entry of a list is the same token in every list, and no blank line, so that no token holds
     two things that are heard.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers

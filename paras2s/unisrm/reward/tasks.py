@@ -28,7 +28,7 @@ class Task:
     """A task: a pair of clips is compared, or a single clip is scored where `pairwise` is false.
 
     `low` to `high` is the range of every dimension. `texts` and `clips` name the inputs beside the candidates, in the order in
-    which the model gets them; "history" stands for any number of clips.
+    which the model gets them; "history" is any number of clips.
     """
 
     id: TaskId
@@ -43,7 +43,7 @@ class Task:
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys of the D dimensions."""
-        return tuple(one.key for one in self.dimensions)
+        return tuple(dimension.key for dimension in self.dimensions)
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ class SideScores:
 
 @dataclass(frozen=True)
 class PairRecord:
-    """A comparison (T1, T3, T4). `sides` is None where the model was to reply without reasoning."""
+    """A comparison (T1, T3, T4). `sides` is None for replies without reasoning."""
 
     better: Side
     sides: tuple[SideScores, SideScores] | None = None

@@ -70,7 +70,7 @@ class UniSRM:
             tokenizer = AutoTokenizer.from_pretrained(config.model)
         except (OSError, ValueError) as error:
             raise JudgeError(
-                f"{config.model}: cannot be loaded; HF_HUB_OFFLINE=1 rules a hub out ({one_line(error)[:200]})"
+                f"{config.model}: cannot be loaded; the hub is off (HF_HUB_OFFLINE=1) ({one_line(error)[:200]})"
             ) from error
         return cls(thinker.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)
 
@@ -108,7 +108,7 @@ class UniSRM:
         return next(self.thinker.parameters()).device
 
     def prepare_training(self) -> None:
-        """Put adapters on, or chooses the weights that are trained; the vision tower never is."""
+        """Add adapters, or choose the trained weights; the vision tower is never trained."""
         if self.config.trains == "adapters":
             from peft import LoraConfig, get_peft_model
 
@@ -147,7 +147,7 @@ class UniSRM:
         Raises:
             JudgeError: as `chat_text`.
         """
-        samples = {name: HOP * one.shape[1] for name, one in features.items()}
+        samples = {name: HOP * clip_features.shape[1] for name, clip_features in features.items()}
         text = chat_text(task_id, system or self.systems[task_id], texts, samples)
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return Encoded(tuple(ids), tuple(features[name] for name in clip_order(task_id, features)))
@@ -170,10 +170,10 @@ class UniSRM:
         ids = [row.ids for row in rows]
         labels: dict[str, Tensor] = {}
         if replies is not None:
-            marked = [[-100] * len(one) + list(reply) for one, reply in zip(ids, replies, strict=True)]
+            marked = [[-100] * len(prompt) + list(reply) for prompt, reply in zip(ids, replies, strict=True)]
             labels = {"labels": self.left_padded(marked, -100)}
-            ids = [(*one, *reply) for one, reply in zip(ids, replies, strict=True)]
-        mask = self.left_padded([[1] * len(one) for one in ids], 0)
+            ids = [(*prompt, *reply) for prompt, reply in zip(ids, replies, strict=True)]
+        mask = self.left_padded([[1] * len(row) for row in ids], 0)
         padded = self.left_padded(ids, self.tokenizer.pad_token_id or 0)
         return {"input_ids": padded, "attention_mask": mask, **self.features(rows), **labels}
 
@@ -191,7 +191,7 @@ class UniSRM:
 
     @property
     def generation_options(self) -> dict[str, Any]:
-        """The end of a reply, the cache, and the tokens of media, which no reply may hold: a forward pass wants the media."""
+        """The end of a reply, the cache, and the tokens of media, which no reply may hold: a forward pass needs the media."""
         config = self.thinker.config
         media = (config.audio_token_index, config.image_token_index, config.video_token_index)
         options: dict[str, Any] = {"eos_token_id": self.end_id, "suppress_tokens": list(media)}
@@ -225,7 +225,7 @@ def instructions(config: ThinkerConfig) -> dict[TaskId, str]:
 
 
 class ItemEncoder:
-    """Encodes the items of a folder by number; the features of the last few thousand clips are held."""
+    """Encoder of a folder's items by number; the features of the last few thousand clips are held."""
 
     def __init__(self, model: UniSRM, folder: Path, items: Sequence[Item]) -> None:
         self.model, self.folder, self.items = model, folder, list(items)

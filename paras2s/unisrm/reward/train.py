@@ -32,7 +32,7 @@ OnProgress = Callable[[int, int], None]
 
 
 class Kind(IntEnum):
-    """Says what an example of SFT teaches: the reply to an item, the reply with silence as clips, or how its clips sound."""
+    """Kinds of SFT examples: the reply to an item, the reply with silence as clips, or a description of its clips."""
 
     REPLY = 0
     SILENT = 1
@@ -40,9 +40,9 @@ class Kind(IntEnum):
 
 
 class SftCollator:
-    """Makes a batch of examples: prompt, clips or silence in their place, what is to be written, and labels on that alone.
+    """Collator of examples: prompt, clips or silence in their place, target text, and labels on that alone.
 
-    `descriptions` has what is to be written of each item's clips, by the item's id.
+    `descriptions` has the target description of each item's clips, by the item's id.
     """
 
     def __init__(self, model: UniSRM, data: Path, items: Sequence[Item], descriptions: Mapping[str, str] | None = None) -> None:
@@ -51,7 +51,7 @@ class SftCollator:
 
     def __call__(self, examples: Sequence[Mapping[str, int]]) -> dict[str, Tensor]:
         """Make model inputs and labels of N examples."""
-        rows, texts = zip(*(self._example(one["number"], Kind(one["kind"])) for one in examples), strict=True)
+        rows, texts = zip(*(self._example(example["number"], Kind(example["kind"])) for example in examples), strict=True)
         batch = self.model.batch(rows, [self.model.reply_ids(text) for text in texts])
         # The trainer moves batches to their device itself.
         return {name: value.cpu() for name, value in batch.items()}
@@ -87,7 +87,7 @@ def train_sft(
     model: UniSRM, data: Path, items: Sequence[Item], config: SftConfig, folder: Path, seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> UniSRM:  # fmt: skip
-    """Train on the items' labels and save the model to `folder`; the loss of every update goes to its metrics.jsonl.
+    """Train on the items' labels and save the model to `folder`; the loss of every update is logged in its metrics.jsonl.
 
     Raises:
         JudgeError: no item has a label to write a reply of, or the loss is not finite. ConfigError: sizes that do not divide,
@@ -125,7 +125,7 @@ def _fit(
     model: UniSRM, collate: SftCollator, examples: dict[str, list[int]], config: SftConfig, folder: Path, seed: int,
     on_progress: OnProgress | None, updates: int | None = None,
 ) -> None:  # fmt: skip
-    """Train on replies and save to `folder`: `config.epochs` times over the examples, or so many updates."""
+    """Train on replies and save to `folder`: `config.epochs` times over the examples, or for n updates."""
     from datasets import Dataset
     from trl.trainer.sft_config import SFTConfig as TrlSftConfig
     from trl.trainer.sft_trainer import SFTTrainer
@@ -184,8 +184,8 @@ def make_grpo_trainer(
             raise ConfigError("grpo.trains: the model has adapters, which are trained on; leave it out")
         model.config = model.config.model_copy(update={"trains": config.trains})
     model.prepare_training()
-    place = getattr(model.thinker.config, "_name_or_path", "")
-    if config.kl_weight and model.config.trains != "adapters" and not place:
+    weights_path = getattr(model.thinker.config, "_name_or_path", "")
+    if config.kl_weight and model.config.trains != "adapters" and not weights_path:
         raise JudgeError("the KL reference is the model on disk: save the model after SFT, and load it from there")
     weights = config.weights
     settings = GRPOConfig(
@@ -220,7 +220,7 @@ def train_grpo(
     model: UniSRM, data: Path, items: Sequence[Item], config: UniSRMGrpoConfig, folder: Path, seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> UniSRM:  # fmt: skip
-    """Train on the rewards and save the model to `folder`; terms, flat groups and failures of parsing go to metrics.jsonl.
+    """Train on the rewards and save the model to `folder`; metrics.jsonl gets terms, flat groups and parsing failures.
 
     Before the first update it is checked that clips reach generation, policy and reference.
 
@@ -277,7 +277,7 @@ def _accumulation(batch_size: int, micro_batch_size: int) -> int:
 
 
 def _finish(model: UniSRM, trainer: Any, folder: Path) -> None:
-    """Save the model, from one process, and name the place, which the KL reference of the next stage is read from."""
+    """Save the model, from one process, and record its folder, from which the next stage reads its KL reference."""
     model.thinker = trainer.accelerator.unwrap_model(trainer.model)
     if "ref" in getattr(model.thinker, "peft_config", ()):
         # TRL's copy of the adapters for the KL reference.

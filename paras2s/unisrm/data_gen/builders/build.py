@@ -1,7 +1,7 @@
-"""Builds a corpus' part of UniSRM-Data: pairs are planned, written, spoken, judged, and kept where everything agrees.
+"""The builder of a corpus' part of UniSRM-Data: pairs are planned, written, spoken, judged, and kept where everything agrees.
 
-Nothing is paid for twice: texts, clips and judgements are cached, so that a stopped build, run again, goes on and ends like one
-that was not stopped. What makes no item is counted with its reason (appendix G.1).
+Nothing is paid for twice: texts, clips and judgements are cached, so that a stopped build, run again, continues and ends
+like an uninterrupted one. Pairs that make no item are counted with their reason (appendix G.1).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class BuildReport:
-    """Items, pairs tried and items missing by split, and what makes no item by split ("": before the splits) and reason."""
+    """Items, pairs tried and items missing by split, and dropped pairs by split ("": before the splits) and reason."""
 
     items: Mapping[str, int]
     tried: Mapping[str, int]
@@ -74,7 +74,7 @@ def open_builder(name: str, config: UniSRMDataConfig, source: Path, taken: Mappi
     """Open the builder of a corpus; `taken` maps the keys of other data's items to their splits.
 
     Raises:
-        ConfigError: no items of it are wanted. DataError: it is not laid out as published.
+        ConfigError: no items of it are requested. DataError: it is not laid out as published.
     """
     return PlannedPairs(BUILDERS[name](config, source), dict(taken))
 
@@ -113,36 +113,36 @@ def build_corpus(
 
     Raises:
         ConfigError: a voice or an endpoint is missing. DataError: the corpus is not laid out as published, or gives no item.
-        BudgetError: a budget ended, or an endpoint fails; the same command goes on. JudgeError: most texts, lines or judgements
-            fail.
+        BudgetError: a budget ended, or an endpoint fails; the same command continues. JudgeError: most texts, lines or
+            judgements fail.
     """
-    others = [] if not (out / ITEMS).is_file() else [one for one in read_items(out) if one.factors.get("corpus") != name]
+    others = [] if not (out / ITEMS).is_file() else [item for item in read_items(out) if item.factors.get("corpus") != name]
     planned = open_builder(name, config, source, {key: item.split for item in others for key in keys_of(item)})
     maker = _Maker(name, config, planned.builder, out)
     items: list[Item] = []
     tried: Counter[str] = Counter()
-    wanted = sum(planned.builder.sizes.values())
+    requested = sum(planned.builder.sizes.values())
     lost: list[dict[str, str]] = []
     for split in ORDER:
-        size, found = planned.builder.sizes[split], 0
+        size, n_items = planned.builder.sizes[split], 0
         groups = planned.groups(split)
-        while found < size and tried[split] < planned.most(split):
-            batch = _take(groups, min(size - found, ROUND, planned.most(split) - tried[split]))
+        while n_items < size and tried[split] < planned.most(split):
+            batch = _take(groups, min(size - n_items, ROUND, planned.most(split) - tried[split]))
             if not batch:
                 break
             tried[split] += len(batch)
             made = maker.make(batch)
-            able = [one for one in made if isinstance(one, Item)]
-            for one in made:
-                if isinstance(one, Dropped):
-                    planned.builder.dropped[split, one.reason] += 1
-                    lost.append({"id": one.id, "split": split, "reason": one.reason})
-            more = max(0, len(able) - (size - found))
+            able = [row for row in made if isinstance(row, Item)]
+            for row in made:
+                if isinstance(row, Dropped):
+                    planned.builder.dropped[split, row.reason] += 1
+                    lost.append({"id": row.id, "split": split, "reason": row.reason})
+            more = max(0, len(able) - (size - n_items))
             if more:
-                planned.builder.dropped[split, "beyond the wanted size"] += more
-            items += able[: size - found]
-            found += len(able) - more
-            progress(len(items), wanted)
+                planned.builder.dropped[split, "beyond the requested size"] += more
+            items += able[: size - n_items]
+            n_items += len(able) - more
+            progress(len(items), requested)
     if not items:
         reasons = ", ".join(f"{why} ({count})" for (_, why), count in planned.builder.dropped.items())
         raise DataError(f"{source}: no pair makes an item: {reasons or 'the corpus has no pair'}")
@@ -174,9 +174,9 @@ def estimate_corpus(name: str, config: UniSRMDataConfig, source: Path, taken: Ma
         if len(own) < builder.sizes[split]:
             missing[split] = builder.sizes[split] - len(own)
         plans += own
-    complete = [one for one in builder.complete(plans, writer) if isinstance(one, PairPlan)]
-    lengths = [(one.texts, {key: length_s(source) for key, source in one.sources.items()}) for one in complete]
-    spoken = [one for plan in complete for one in plan.candidates if isinstance(one, Synthetic)]
+    complete = [plan for plan in builder.complete(plans, writer) if isinstance(plan, PairPlan)]
+    lengths = [(plan.texts, {key: length_s(source) for key, source in plan.sources.items()}) for plan in complete]
+    spoken = [candidate for plan in complete for candidate in plan.candidates if isinstance(candidate, Synthetic)]
     models = {f"judge, {judge_config.llm.model}": judge.estimate(lengths)}
     if writer.bill.calls:
         models[f"writer, {config.writer.model}"] = writer.bill
@@ -185,17 +185,17 @@ def estimate_corpus(name: str, config: UniSRMDataConfig, source: Path, taken: Ma
 
 def _take(groups: Iterator[list[PairPlan]], count: int) -> list[PairPlan]:
     """Take the next groups with at least n pairs together, or all that are left."""
-    found: list[PairPlan] = []
-    while len(found) < count:
+    plans_taken: list[PairPlan] = []
+    while len(plans_taken) < count:
         group = next(groups, None)
         if group is None:
             break
-        found += group
-    return found
+        plans_taken += group
+    return plans_taken
 
 
 class _Maker:
-    """Makes items of planned pairs."""
+    """Maker of items from planned pairs."""
 
     def __init__(self, corpus: str, config: UniSRMDataConfig, builder: Builder, out: Path) -> None:
         self.corpus, self.builder, self.out = corpus, builder, out
@@ -214,7 +214,9 @@ class _Maker:
     @property
     def spent_usd(self) -> float:
         """Cost of all calls so far, as replies reported it, and of speech with a price."""
-        return sum(one.spent_usd for one in self._clients) + sum(one.usd or 0.0 for one in self.speech.spends.values())
+        return sum(client.spent_usd for client in self._clients) + sum(
+            spend.usd or 0.0 for spend in self.speech.spends.values()
+        )
 
     def make(self, plans: Sequence[PairPlan]) -> list[Item | Dropped]:
         """Return the item of each pair or the reason why there is none, in order.
@@ -223,12 +225,12 @@ class _Maker:
             BudgetError: a budget ended; what is paid for is cached. JudgeError: most texts, lines or judgements fail.
         """
         complete = self.builder.complete(plans, self.writer)
-        self._stop_if_failing("writer", len(complete), [one.reason for one in complete if isinstance(one, Dropped)])
-        able = [one for one in complete if isinstance(one, PairPlan)]
+        self._stop_if_failing("writer", len(complete), [plan.reason for plan in complete if isinstance(plan, Dropped)])
+        able = [plan for plan in complete if isinstance(plan, PairPlan)]
         spoken = iter(self.speech.clips(list(chain.from_iterable(plan.sources.values() for plan in able))))
         sounds = {plan.id: dict(zip(plan.sources, islice(spoken, len(plan.sources)), strict=True)) for plan in able}
-        audible = [plan for plan in able if not any(isinstance(one, FailedSpeech) for one in sounds[plan.id].values())]
-        clips = {plan.id: {name: one for name, one in sounds[plan.id].items() if isinstance(one, Clip)} for plan in audible}
+        audible = [plan for plan in able if not any(isinstance(sound, FailedSpeech) for sound in sounds[plan.id].values())]
+        clips = {plan.id: {name: clip for name, clip in sounds[plan.id].items() if isinstance(clip, Clip)} for plan in audible}
         judged = dict(
             zip(
                 (plan.id for plan in audible),
@@ -236,20 +238,20 @@ class _Maker:
                 strict=True,
             )
         )
-        unscored = [one.reason for one in judged.values() if isinstance(one, Unscored)]
+        unscored = [verdict.reason for verdict in judged.values() if isinstance(verdict, Unscored)]
         self._stop_if_failing("judge", len(judged), unscored)
         records: dict[str, PairRecord | Dropped] = {}
         for plan in able:
-            failed = [one.reason for one in sounds[plan.id].values() if isinstance(one, FailedSpeech)]
-            found = Dropped(plan.id, f"no speech: {failed[0]}") if failed else _record(plan, judged[plan.id])
-            if isinstance(found, BudgetError):
-                raise found
-            records[plan.id] = found
+            failed = [sound.reason for sound in sounds[plan.id].values() if isinstance(sound, FailedSpeech)]
+            record = Dropped(plan.id, f"no speech: {failed[0]}") if failed else _record(plan, judged[plan.id])
+            if isinstance(record, BudgetError):
+                raise record
+            records[plan.id] = record
         _drop_cycles(able, records)
-        return [one if isinstance(one, Dropped) else self._item(one, records[one.id], clips) for one in complete]
+        return [plan if isinstance(plan, Dropped) else self._item(plan, records[plan.id], clips) for plan in complete]
 
     def _stop_if_failing(self, stage: str, count: int, reasons: Sequence[str]) -> None:
-        """Raise JudgeError: going on would pay for what cannot be used."""
+        """Stop a stage that mostly fails (JudgeError): continuing would pay for unusable results."""
         spend = self.spends[stage]
         spend.requests += count
         spend.failed += len(reasons)
@@ -300,7 +302,7 @@ def _drop_cycles(plans: Sequence[PairPlan], records: dict[str, PairRecord | Drop
         edges = []
         for plan in group:
             record = records[plan.id]
-            first, second = (one.engine for one in plan.candidates)
+            first, second = (candidate.engine for candidate in plan.candidates)
             edges.append((first, second) if isinstance(record, PairRecord) and record.better == "A" else (second, first))
         for plan, on_cycle in zip(group, contradicting(edges), strict=True):
             if on_cycle:

@@ -56,36 +56,38 @@ class Dialogue:
     @property
     def targets(self) -> list[int]:
         """The turns that may be judged: their speaker has been heard before."""
-        spoken = [one.speaker for one in self.turns]
-        return [place for place in range(FIRST_TARGET, len(spoken)) if spoken[place] in spoken[:place]]
+        spoken = [turn.speaker for turn in self.turns]
+        return [position for position in range(FIRST_TARGET, len(spoken)) if spoken[position] in spoken[:position]]
 
 
 def read_dailytalk(root: Path) -> tuple[list[Dialogue], list[Dropped]]:
     """Return the dialogues by number, and those that cannot be used.
 
     Raises:
-        DataError: metadata.json or all clips are missing; says what is expected.
+        DataError: metadata.json or all clips are missing; names the expected layout.
     """
     if not (root / "metadata.json").is_file():
         raise DataError(f"{root}: no metadata.json; {LAYOUT}")
     metadata = read_json(root / "metadata.json")
-    folders = sorted((one for one in (root / "data").glob("*") if one.name.isdigit()), key=lambda one: int(one.name))
-    found: list[Dialogue] = []
+    folders = sorted(
+        (folder for folder in (root / "data").glob("*") if folder.name.isdigit()), key=lambda folder: int(folder.name)
+    )
+    dialogues: list[Dialogue] = []
     dropped: list[Dropped] = []
     for folder in folders:
         turns = _turns(folder, metadata.get(folder.name, {}) if isinstance(metadata, dict) else {})
         if isinstance(turns, str):
             dropped.append(Dropped(folder.name, turns))
         else:
-            found.append(Dialogue(folder.name, turns))
-    if not found:
+            dialogues.append(Dialogue(folder.name, turns))
+    if not dialogues:
         raise DataError(f"{root}: no dialogue that can be used; {LAYOUT}")
-    return found, dropped
+    return dialogues, dropped
 
 
 def _turns(folder: Path, labels: Mapping[str, Mapping[str, str]]) -> tuple[Recording, ...] | str:
     """Return the turns of a dialogue, or why it cannot be used."""
-    found: dict[int, Recording] = {}
+    recordings: dict[int, Recording] = {}
     for clip in folder.glob("*.wav"):
         name = TURN.fullmatch(clip.stem)
         if name is None or name[3] != folder.name:
@@ -97,16 +99,16 @@ def _turns(folder: Path, labels: Mapping[str, Mapping[str, str]]) -> tuple[Recor
         label = labels.get(name[1])
         if label is None or "emotion" not in label:
             return "a turn has no emotion in metadata.json"
-        if int(name[1]) in found:
-            return "a turn stands twice"
-        found[int(name[1])] = Recording(clip, words, f"{CORPUS}:{name[2]}", str(label["emotion"]) or NO_EMOTION)
-    if not found or sorted(found) != list(range(len(found))):
+        if int(name[1]) in recordings:
+            return "a turn occurs twice"
+        recordings[int(name[1])] = Recording(clip, words, f"{CORPUS}:{name[2]}", str(label["emotion"]) or NO_EMOTION)
+    if not recordings or sorted(recordings) != list(range(len(recordings))):
         return "a turn is missing"
-    return tuple(found[place] for place in range(len(found)))
+    return tuple(recordings[number] for number in range(len(recordings)))
 
 
 class DialogueBuilder(Builder):
-    """Plans T4."""
+    """Planner of T4."""
 
     corpus, task, data_set = CORPUS, "T4", "T4"
 
@@ -117,14 +119,14 @@ class DialogueBuilder(Builder):
             DataError: it is not laid out as published. ConfigError: no voice copies a prompt's.
         """
         super().__init__(config)
-        if not any(one.copies and "en" in one.languages for one in config.voices):
+        if not any(voice.copies and "en" in voice.languages for voice in config.voices):
             raise ConfigError(
                 "voices: none copies a prompt's (cosyvoice without a clip); T4's negatives keep the speaker's voice"
             )
         dialogues, dropped = read_dailytalk(root)
-        for one in dropped:
-            self.dropped["", one.reason] += 1
-        self.shared_speakers = frozenset(turn.speaker for one in dialogues for turn in one.turns)
+        for row in dropped:
+            self.dropped["", row.reason] += 1
+        self.shared_speakers = frozenset(turn.speaker for dialogue in dialogues for turn in dialogue.turns)
         shares = Shares(self.sizes)
         self.dialogues: dict[SplitName, list[Dialogue]] = {split: [] for split in ORDER}
         for dialogue in self.shuffled(dialogues, "dialogues"):
@@ -132,25 +134,27 @@ class DialogueBuilder(Builder):
 
     def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
         """Yield a random target of each dialogue, then another one of each, as long as there are targets."""
-        targets = {one.name: self.shuffled(one.targets, "targets", one.name) for one in self.dialogues[split]}
+        targets = {
+            dialogue.name: self.shuffled(dialogue.targets, "targets", dialogue.name) for dialogue in self.dialogues[split]
+        }
         number = 0
         for turn in range(max(map(len, targets.values()), default=0)):
             for dialogue in self.dialogues[split]:
                 if turn >= len(targets[dialogue.name]):
                     continue
-                place = targets[dialogue.name][turn]
-                plan = self._plan(split, dialogue, place, KINDS[number % len(KINDS)])
+                position = targets[dialogue.name][turn]
+                plan = self._plan(split, dialogue, position, KINDS[number % len(KINDS)])
                 number += 1
                 if plan is None:
                     self.dropped[split, "no other voice and no other tone"] += 1
                 else:
                     yield [plan]
 
-    def _plan(self, split: SplitName, dialogue: Dialogue, place: int, kind: Kind) -> PairPlan | None:
+    def _plan(self, split: SplitName, dialogue: Dialogue, position: int, kind: Kind) -> PairPlan | None:
         """Plan a pair of one kind; None if the split has no such negative."""
-        target, history = dialogue.turns[place], dialogue.turns[:place]
-        dice = self.dice(dialogue.name, place)
-        voice = dice.choice([one for one in self.voices(split, "en") if one.copies])
+        target, history = dialogue.turns[position], dialogue.turns[:position]
+        dice = self.dice(dialogue.name, position)
+        voice = dice.choice([option for option in self.voices(split, "en") if option.copies])
         own = [turn for turn in reversed(history) if turn.speaker == target.speaker]
         # A copy brings the tone of its prompt along.
         same_tone = [turn for turn in own if turn.emotion == target.emotion]
@@ -165,7 +169,7 @@ class DialogueBuilder(Builder):
                 return None
             # A kind of fault first: there are many more takes of another tone than other voices.
             fault = dice.choice(sorted({fault for _, fault in others}))
-            negative = dice.choice([one for one, its in others if its == fault])
+            negative = dice.choice([source for source, its in others if its == fault])
         # Of two wrong tones none is the better one.
         positive: Source = right if copied and (same_tone or fault != "tone") else target
         candidates, better = shuffled_pair(positive, negative, dice)
@@ -176,7 +180,7 @@ class DialogueBuilder(Builder):
         }  # fmt: skip
         clips = {f"history_{number}": turn for number, turn in enumerate(history, 1)}
         return PairPlan(
-            f"{CORPUS}-{dialogue.name}-{place}", "T4", split, text_key(target.text), None, {}, clips,
+            f"{CORPUS}-{dialogue.name}-{position}", "T4", split, text_key(target.text), None, {}, clips,
             candidates, better, factors, None if kind == "sound" else "turn",
         )  # fmt: skip
 
@@ -185,27 +189,27 @@ class DialogueBuilder(Builder):
     ) -> list[tuple[Synthetic, str]]:
         """Plan the target's words in the other speaker's voice, and in every voice of its own that the split has."""
         swapped = [turn for turn in history if turn.speaker != target.speaker][-1:]
-        strangers = [one for one in self.voices(split, "en") if not one.copies]
+        strangers = [source for source in self.voices(split, "en") if not source.copies]
         sources = [
             *(Synthetic(target.text, voice, turn) for turn in swapped),
-            *(Synthetic(target.text, one) for one in strangers),
+            *(Synthetic(target.text, source) for source in strangers),
         ]
-        return [(one, "voice") for one in sources]
+        return [(source, "voice") for source in sources]
 
     def _other_tones(self, split: SplitName, target: Recording, voice: UniSRMVoice) -> list[tuple[Synthetic, str]]:
         """Plan the target's words in its speaker's voice, copied from turns with another emotion."""
         return [
-            (Synthetic(target.text, voice, turn), "tone") for one in self.dialogues[split] for turn in one.turns
+            (Synthetic(target.text, voice, turn), "tone") for other in self.dialogues[split] for turn in other.turns
             if turn.speaker == target.speaker and turn.emotion != target.emotion
         ]  # fmt: skip
 
     def complete(self, plans: Sequence[PairPlan], writer: Writer) -> list[PairPlan | Dropped]:
         """Write wrong turns for pairs whose negative has wrong words."""
-        lacking = [one for one in plans if one.writes]
+        lacking = [plan for plan in plans if plan.writes]
         values = []
-        for one in lacking:
-            right = one.candidates["AB".index(one.better or "A")]
-            turns = [{"speaker": turn.speaker.rpartition(":")[2], "words": turn.text} for turn in one.clips.values()]
+        for plan in lacking:
+            right = plan.candidates["AB".index(plan.better or "A")]
+            turns = [{"speaker": turn.speaker.rpartition(":")[2], "words": turn.text} for turn in plan.clips.values()]
             values.append({"history": turns, "turn": right.text})
-        written = dict(zip((one.id for one in lacking), writer.turns(values), strict=True))
-        return [with_words(one, written[one.id]) if one.writes else one for one in plans]
+        written = dict(zip((plan.id for plan in lacking), writer.turns(values), strict=True))
+        return [with_words(plan, written[plan.id]) if plan.writes else plan for plan in plans]

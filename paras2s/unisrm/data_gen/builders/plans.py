@@ -77,7 +77,7 @@ class PairPlan:
 
     `better` is the label by construction; None: the judge decides (T1). `writes` says what an LLM still has to write in the
     worse candidate's place. The pairs of one `group` compare the same systems, and their preferences are checked for cycles;
-    None: a pair that stands alone.
+    None: a pair of its own.
     """
 
     id: str
@@ -94,8 +94,8 @@ class PairPlan:
 
     @property
     def speakers(self) -> tuple[str, ...]:
-        """Everybody who is heard."""
-        return tuple(sorted({one.speaker for one in (*self.candidates, *self.clips.values())}))
+        """All speakers that are heard."""
+        return tuple(sorted({source.speaker for source in (*self.candidates, *self.clips.values())}))
 
     @property
     def sources(self) -> dict[str, Source]:
@@ -104,7 +104,7 @@ class PairPlan:
 
 
 class Builder(ABC):
-    """Plans the pairs of one corpus. `dropped` counts what makes none, by split ("" before the splits) and reason."""
+    """Planner of the pairs of one corpus. `dropped` counts rows without a pair, by split ("" before the splits) and reason."""
 
     corpus: str
     task: PairTask
@@ -113,15 +113,15 @@ class Builder(ABC):
     shared_speakers: frozenset[str] = frozenset()
 
     def __init__(self, config: UniSRMDataConfig) -> None:
-        """Raise ConfigError: no items are wanted."""
+        """Refuse a config that requests no items (ConfigError)."""
         self.config = config
         self.dropped: Counter[tuple[str, str]] = Counter()
         if not any(self.sizes.values()):
-            raise ConfigError(f"sizes: {self.data_set} is wanted nowhere; give it sizes")
+            raise ConfigError(f"sizes: no items of {self.data_set} are requested; give it sizes")
 
     @property
     def sizes(self) -> Mapping[SplitName, int]:
-        """The items wanted of each split."""
+        """Requested items of each split."""
         return sizes_of(self.config, self.data_set)
 
     @abstractmethod
@@ -130,7 +130,7 @@ class Builder(ABC):
 
     @abstractmethod
     def complete(self, plans: Sequence[PairPlan], writer: Writer) -> list[PairPlan | Dropped]:
-        """Have an LLM write what the pairs still lack."""
+        """Let an LLM write the texts that the pairs still lack."""
 
     def dice(self, *parts: object) -> random.Random:
         """Return a random generator for one purpose."""
@@ -138,39 +138,39 @@ class Builder(ABC):
 
     def voices(self, split: SplitName, language: Language) -> list[UniSRMVoice]:
         """Return the TTS systems that may speak in a split."""
-        return [one for one in self.config.voices if one.split in (None, split) and language in one.languages]
+        return [voice for voice in self.config.voices if voice.split in (None, split) and language in voice.languages]
 
     def shuffled(self, options: Iterable[Option], *parts: object) -> list[Option]:
         """Return the options in a random order."""
-        found = list(options)
-        self.dice(*parts).shuffle(found)
-        return found
+        shuffled_options = list(options)
+        self.dice(*parts).shuffle(shuffled_options)
+        return shuffled_options
 
 
 @dataclass
 class Shares:
-    """Allots names to splits, so that each split's share fills as fast as the others'."""
+    """Allotment of names to splits, so that all splits fill equally fast."""
 
-    wanted: Mapping[SplitName, float]
+    requested: Mapping[SplitName, float]
     filled: dict[SplitName, float] = field(default_factory=lambda: dict.fromkeys(ORDER, 0.0))
 
     def allot(self, weight: float) -> SplitName:
         """Return the split of the next name, which brings `weight`."""
-        able = [split for split in ORDER if self.wanted[split] > 0]
-        split = min(able, key=lambda one: self.filled[one] / self.wanted[one])
+        able = [split for split in ORDER if self.requested[split] > 0]
+        split = min(able, key=lambda option: self.filled[option] / self.requested[option])
         self.filled[split] += weight
         return split
 
 
 def sizes_of(config: UniSRMDataConfig, data_set: DataSet) -> Mapping[SplitName, int]:
-    """Return the items wanted of a data set by split; none where the config does not name it."""
+    """Return the requested items of a data set by split; none if the config does not name it."""
     sizes = config.sizes.get(data_set, SplitSizes(sft=0, rl=0, bench=0))
     return {"sft": sizes.sft, "rl": sizes.rl, "bench": sizes.bench}
 
 
 @lru_cache(maxsize=1 << 17)
 def text_key(text: str) -> str:
-    """Return what stands for a text: equal for texts that differ in case, spaces or punctuation alone."""
+    """Return a text's key: equal for texts that differ in case, spaces or punctuation alone."""
     return short_digest("".join(letter for letter in text.casefold() if letter.isalnum()).encode())
 
 

@@ -1,6 +1,6 @@
 """T1 from LibriTTS-R: a sentence by several TTS systems and by its reader, all in pairs (UniSRM, section 3, equations 1 and 2).
 
-The prompt is another utterance of the reader. Splits share no reader and no sentence; a voice that copies nobody serves one.
+The prompt is another utterance of the reader. Splits share no reader and no sentence; a voice of its own serves one.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def read_readers(root: Path) -> dict[str, list[Recording]]:
         DataError: it is not laid out like that.
     """
     return {
-        name: [Recording(root / one.path, one.words, f"{CORPUS}:{name}") for one in found]
-        for name, found in read_corpus(root).items()
+        name: [Recording(root / utterance.path, utterance.words, f"{CORPUS}:{name}") for utterance in utterances]
+        for name, utterances in read_corpus(root).items()
     }
 
 
@@ -54,7 +54,7 @@ def split_readers(config: UniSRMDataConfig, readers: Mapping[str, Sequence[Recor
 
 
 class PreferenceBuilder(Builder):
-    """Plans T1."""
+    """Planner of T1."""
 
     corpus, task, data_set = CORPUS, "T1", "T1"
 
@@ -73,10 +73,15 @@ class PreferenceBuilder(Builder):
 
     def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
         """Yield all pairs of a sentence together."""
-        found = [(name, one) for name in sorted(self.readers) if self.split_of[name] == split for one in self.readers[name]]
+        recordings = [
+            (name, recording)
+            for name in sorted(self.readers)
+            if self.split_of[name] == split
+            for recording in self.readers[name]
+        ]
         seen: set[str] = set()
-        for name, one in self.shuffled(found, "sentences", split):
-            key = text_key(one.text)
+        for name, recording in self.shuffled(recordings, "sentences", split):
+            key = text_key(recording.text)
             prompts = [other for other in self.readers[name] if text_key(other.text) != key]
             if key in seen:
                 self.dropped[split, "its sentence has been used"] += 1
@@ -84,17 +89,17 @@ class PreferenceBuilder(Builder):
                 self.dropped[split, "its reader has no other utterance"] += 1
             else:
                 seen.add(key)
-                yield self._pairs(split, one, key, self.dice("prompt", one.path.stem).choice(prompts))
+                yield self._pairs(split, recording, key, self.dice("prompt", recording.path.stem).choice(prompts))
 
-    def _pairs(self, split: SplitName, one: Recording, key: str, prompt: Recording) -> list[PairPlan]:
-        systems: list[Source] = [one]
-        systems += [Synthetic(one.text, voice, prompt if voice.copies else None) for voice in self.voices(split, "en")]
+    def _pairs(self, split: SplitName, recording: Recording, key: str, prompt: Recording) -> list[PairPlan]:
+        systems: list[Source] = [recording]
+        systems += [Synthetic(recording.text, voice, prompt if voice.copies else None) for voice in self.voices(split, "en")]
         plans = []
         for pair in combinations(systems, 2):
             names = "-".join(source.engine for source in pair)
-            first, second = self.shuffled(pair, "order", one.path.stem, names)
+            first, second = self.shuffled(pair, "order", recording.path.stem, names)
             factors = {"engine_a": first.engine, "engine_b": second.engine, "language": "en"}
-            name, texts = f"{CORPUS}-{one.path.stem}-{names}", {"reference_text": one.text}
+            name, texts = f"{CORPUS}-{recording.path.stem}-{names}", {"reference_text": recording.text}
             plans.append(
                 PairPlan(name, "T1", split, key, key, texts, {"prompt_speech": prompt}, (first, second), None, factors)
             )

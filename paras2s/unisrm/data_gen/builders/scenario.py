@@ -2,11 +2,11 @@
 
 The layout of the release: a folder for each speaker, 0001 to 0010 Chinese and 0011 to 0020 English, with SPEAKER.txt (name,
 words and emotion, between tabs, in one of four encodings) and folders by emotion, in some releases with train, evaluation and
-test below them. A line of words that is not like that gives no recording, and is counted.
+test below them. A line of words in another form gives no recording, and is counted.
 
 One fault to a negative: a recording of the same speaker with another emotion, other words, or both; or synthetic speech with
 another emotion, of the same words or of words that an LLM writes for the scene. A synthetic negative's emotion is that of its
-prompt, or of its style where the voice copies nobody, and is never the wanted one. Splits share no speaker and no sentence.
+prompt, or of its style for a voice of its own, and is never the target emotion. Splits share no speaker and no sentence.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from paras2s.unisrm.data_gen.layouts.entries import Dropped
 
 SPEAKER = re.compile(r"\d{4}")
 LAST_CHINESE_SPEAKER = 10
-# ESD's emotions, and our styles for voices that copy nobody.
+# ESD's emotions, and our styles for voices of their own.
 STYLES = {"Neutral": "neutral", "Angry": "angry", "Happy": "happy", "Sad": "sad", "Surprise": "surprised"}
 # What a system that takes instructions in words is given at random beside the emotion.
 RATES = ("slowly", "at an ordinary pace", "quickly")
@@ -55,13 +55,13 @@ def read_esd(root: Path, language: Language) -> tuple[list[Recording], Counter[s
     """Return the recordings of one language, sorted, and the number of clips and lines that make none, by reason.
 
     Raises:
-        DataError: no such folder, or no clip with its words; says what is expected.
+        DataError: no such folder, or no clip with its words; names the expected layout.
     """
-    folders = sorted(one for one in root.glob("*") if one.is_dir() and SPEAKER.fullmatch(one.name))
-    own = [one for one in folders if (int(one.name) <= LAST_CHINESE_SPEAKER) == (language == "zh")]
+    folders = sorted(folder for folder in root.glob("*") if folder.is_dir() and SPEAKER.fullmatch(folder.name))
+    own = [folder for folder in folders if (int(folder.name) <= LAST_CHINESE_SPEAKER) == (language == "zh")]
     if not own:
         raise DataError(f"{root}: no folder of a speaker of {language}; {LAYOUT}")
-    found: list[Recording] = []
+    recordings: list[Recording] = []
     dropped: Counter[str] = Counter()
     for folder in own:
         words = _words(folder / f"{folder.name}.txt", language, dropped)
@@ -70,10 +70,10 @@ def read_esd(root: Path, language: Language) -> tuple[list[Recording], Counter[s
             if not emotions or not words.get(clip.stem):
                 dropped["a clip without an emotion's folder" if not emotions else "a clip without words"] += 1
                 continue
-            found.append(Recording(clip, words[clip.stem], f"esd:{folder.name}", emotions[0]))
-    if not found:
+            recordings.append(Recording(clip, words[clip.stem], f"esd:{folder.name}", emotions[0]))
+    if not recordings:
         raise DataError(f"{root}: no clip has its words; {LAYOUT}")
-    return found, dropped
+    return recordings, dropped
 
 
 def _words(path: Path, language: Language, dropped: Counter[str]) -> dict[str, str]:
@@ -103,7 +103,7 @@ def _text(path: Path, language: Language) -> str:
 
 
 class ScenarioBuilder(Builder):
-    """Plans T3 in one language."""
+    """Planner of T3 in one language."""
 
     task = "T3"
 
@@ -118,16 +118,20 @@ class ScenarioBuilder(Builder):
         super().__init__(config)
         recordings, dropped = read_esd(root, language)
         self.dropped.update({("", reason): count for reason, count in dropped.items()})
-        speakers = self.shuffled(sorted({one.speaker for one in recordings}), "speakers")
+        speakers = self.shuffled(sorted({recording.speaker for recording in recordings}), "speakers")
         shares = Shares(self.sizes)
         split_of = {name: shares.allot(1) for name in speakers}
         count = Counter(split_of.values())
         # Each sentence is spoken by every speaker of its split.
         texts = Shares({split: size / max(1, count[split]) for split, size in self.sizes.items()})
-        keys = self.shuffled(sorted({text_key(one.text) for one in recordings}), "sentences")
+        keys = self.shuffled(sorted({text_key(recording.text) for recording in recordings}), "sentences")
         split_of |= {key: texts.allot(1) for key in keys}
         self.recordings: dict[SplitName, list[Recording]] = {
-            split: [one for one in recordings if split_of[one.speaker] == split == split_of[text_key(one.text)]]
+            split: [
+                recording
+                for recording in recordings
+                if split_of[recording.speaker] == split == split_of[text_key(recording.text)]
+            ]
             for split in ORDER
         }
         apart = len(recordings) - sum(map(len, self.recordings.values()))
@@ -137,84 +141,84 @@ class ScenarioBuilder(Builder):
 
     def _read_prompts(self) -> dict[SplitName, list[Recording]]:
         """Read neutral prompts from LibriTTS-R by split."""
-        found: dict[SplitName, list[Recording]] = {split: [] for split in ORDER}
+        prompts: dict[SplitName, list[Recording]] = {split: [] for split in ORDER}
         if self.config.prompt_corpus is not None:
             readers = read_readers(self.config.prompt_corpus)
             for name, split in split_readers(self.config, readers).items():
-                found[split] += [replace(one, emotion="Neutral") for one in readers[name]]
-        return found
+                prompts[split] += [replace(recording, emotion="Neutral") for recording in readers[name]]
+        return prompts
 
     def groups(self, split: SplitName) -> Iterator[list[PairPlan]]:
         """Yield each recording with one fault, then each with another one, as long as there are faults."""
         recordings = self.shuffled(self.recordings[split], "recordings", split)
         faults = FAULTS if self.voices(split, self.language) else FAULTS[:3]
         by_speaker: dict[str, list[Recording]] = defaultdict(list)
-        for one in recordings:
-            by_speaker[one.speaker].append(one)
+        for recording in recordings:
+            by_speaker[recording.speaker].append(recording)
         for turn in range(len(faults)):
-            for one in recordings:
-                fault = self.shuffled(faults, "faults", one.path.stem)[turn]
-                dice = self.dice(one.path.stem, fault)
-                negative = self._negative(split, one, fault, by_speaker[one.speaker], dice)
+            for recording in recordings:
+                fault = self.shuffled(faults, "faults", recording.path.stem)[turn]
+                dice = self.dice(recording.path.stem, fault)
+                negative = self._negative(split, recording, fault, by_speaker[recording.speaker], dice)
                 if negative is None:
                     self.dropped[split, f"no negative of the kind {fault}"] += 1
                 else:
-                    yield [self._plan(split, one, fault, negative, dice)]
+                    yield [self._plan(split, recording, fault, negative, dice)]
 
     def _negative(
-        self, split: SplitName, one: Recording, fault: Fault, own: Sequence[Recording], dice: random.Random
+        self, split: SplitName, recording: Recording, fault: Fault, own: Sequence[Recording], dice: random.Random
     ) -> Source | None:
         """Plan a negative for a recording; `own` are its speaker's recordings. None if the split has none."""
         if fault in ("synthetic emotion", "synthetic words"):
-            return self._synthetic(split, one, dice)
+            return self._synthetic(split, recording, dice)
         words, emotion = "words" in fault, "emotion" in fault
         able = [
             other for other in own
-            if (text_key(other.text) != text_key(one.text)) == words and (other.emotion != one.emotion) == emotion
+            if (text_key(other.text) != text_key(recording.text)) == words and (other.emotion != recording.emotion) == emotion
         ]  # fmt: skip
         return dice.choice(able) if able else None
 
-    def _synthetic(self, split: SplitName, one: Recording, dice: random.Random) -> Source | None:
+    def _synthetic(self, split: SplitName, recording: Recording, dice: random.Random) -> Source | None:
         voice = dice.choice(self.voices(split, self.language))
-        emotion = dice.choice([name for name in STYLES if name != one.emotion])
+        emotion = dice.choice([name for name in STYLES if name != recording.emotion])
         if not voice.copies:
             manner = f"Speak {dice.choice(RATES)}, like {dice.choice(ROLES)}, and sound {STYLES[emotion]}."
-            return Synthetic(one.text, voice, None, STYLES[emotion], manner if voice.engine == "openai" else "")
+            return Synthetic(recording.text, voice, None, STYLES[emotion], manner if voice.engine == "openai" else "")
         able = [other for other in (*self.recordings[split], *self._prompts[split]) if other.emotion == emotion]
-        return Synthetic(one.text, voice, dice.choice(able)) if able else None
+        return Synthetic(recording.text, voice, dice.choice(able)) if able else None
 
-    def _plan(self, split: SplitName, one: Recording, fault: Fault, negative: Source, dice: random.Random) -> PairPlan:
-        candidates, better = shuffled_pair(one, negative, dice)
-        emotion = STYLES[one.emotion]
+    def _plan(self, split: SplitName, recording: Recording, fault: Fault, negative: Source, dice: random.Random) -> PairPlan:
+        candidates, better = shuffled_pair(recording, negative, dice)
+        emotion = STYLES[recording.emotion]
         factors = {
             "fault": fault, "emotion": emotion, "language": self.language,
             "engine_a": candidates[0].engine, "engine_b": candidates[1].engine,
         }  # fmt: skip
         return PairPlan(
-            f"{self.corpus}-{one.path.stem}-{fault.replace(' ', '-')}", "T3", split, text_key(one.text), None,
-            {"target_emotion": emotion, "target_text": one.text}, {}, candidates, better, factors,
+            f"{self.corpus}-{recording.path.stem}-{fault.replace(' ', '-')}", "T3", split, text_key(recording.text), None,
+            {"target_emotion": emotion, "target_text": recording.text}, {}, candidates, better, factors,
             "sentence" if fault == "synthetic words" else None,
         )  # fmt: skip
 
     def complete(self, plans: Sequence[PairPlan], writer: Writer) -> list[PairPlan | Dropped]:
         """Write scenes for all, and other sentences for pairs whose negative has wrong words."""
-        values = [{"sentence": one.texts["target_text"], "emotion": one.texts["target_emotion"]} for one in plans]
+        values = [{"sentence": plan.texts["target_text"], "emotion": plan.texts["target_emotion"]} for plan in plans]
         made: list[PairPlan | Dropped] = []
         for plan, scene in zip(plans, writer.scenes(values, self.language), strict=True):
             if isinstance(scene, JudgeError):
                 made.append(Dropped(plan.id, f"no scene: {scene}"))
             else:
                 made.append(replace(plan, texts={**dict(scene), **plan.texts}))
-        lacking = [one for one in made if isinstance(one, PairPlan) and one.writes]
+        lacking = [plan for plan in made if isinstance(plan, PairPlan) and plan.writes]
         values = [
             {
-                "scene": one.texts["scenario_description"], "context": one.texts["paragraph_context"],
-                "sentence": one.texts["target_text"],
+                "scene": plan.texts["scenario_description"], "context": plan.texts["paragraph_context"],
+                "sentence": plan.texts["target_text"],
             }
-            for one in lacking
+            for plan in lacking
         ]  # fmt: skip
-        written = dict(zip((one.id for one in lacking), writer.sentences(values, self.language), strict=True))
-        return [with_words(one, written[one.id]) if isinstance(one, PairPlan) and one.writes else one for one in made]
+        written = dict(zip((plan.id for plan in lacking), writer.sentences(values, self.language), strict=True))
+        return [with_words(plan, written[plan.id]) if isinstance(plan, PairPlan) and plan.writes else plan for plan in made]
 
 
 def with_words(plan: PairPlan, words: str | JudgeError) -> PairPlan | Dropped:
@@ -222,7 +226,7 @@ def with_words(plan: PairPlan, words: str | JudgeError) -> PairPlan | Dropped:
     if isinstance(words, JudgeError):
         return Dropped(plan.id, f"no wrong words: {words}")
     first, second = (
-        replace(one, text=words) if side != plan.better and isinstance(one, Synthetic) else one
-        for side, one in zip("AB", plan.candidates, strict=True)
+        replace(source, text=words) if side != plan.better and isinstance(source, Synthetic) else source
+        for side, source in zip("AB", plan.candidates, strict=True)
     )
     return replace(plan, candidates=(first, second))

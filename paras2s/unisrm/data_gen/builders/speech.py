@@ -27,7 +27,7 @@ SLOW_HAN_PER_S = 2.5
 
 @dataclass(frozen=True)
 class SpeechBill:
-    """An upper estimate of a TTS system's work; `at_most_usd` is None where no price is known."""
+    """An upper estimate of a TTS system's work; `at_most_usd` is None if no price is known."""
 
     lines: int
     seconds: float
@@ -35,10 +35,10 @@ class SpeechBill:
 
 
 class Speech:
-    """Gives the clips of sources. Engines are opened when they are first needed; `spends` is by voice."""
+    """Clips of sources. Engines are opened when they are first needed; `spends` is by voice."""
 
     def __init__(self, config: UniSRMDataConfig) -> None:
-        """Raise ConfigError: a voice has an option that its engine does not know."""
+        """Refuse a voice with an option that its engine does not know (ConfigError)."""
         self.cache, self.max_failed_share = config.cache_dir, config.max_failed_share
         self.spends: dict[str, Spend] = {}
         self._engines: dict[str, TTS] = {}
@@ -66,7 +66,7 @@ class Speech:
             own = [source for index in indices if isinstance(source := sources[index], Synthetic)]
             spend = self.spends.setdefault(name, Spend())
             spoken = synthesise_all(self._engine(own[0].voice), list(map(line_of, own)), self.cache, spend=spend)
-            failed = [one.reason for one in spoken if isinstance(one, FailedSpeech)]
+            failed = [result.reason for result in spoken if isinstance(result, FailedSpeech)]
             stop_if_too_many_failed(f"speech by {name}", spend, failed[-1:], self.max_failed_share)
             results.update(zip(indices, spoken, strict=True))
         return [results[index] for index in range(len(sources))]
@@ -102,15 +102,15 @@ def length_s(source: Source) -> float:
 def estimate_speech(sources: Iterable[Synthetic]) -> Mapping[str, SpeechBill]:
     """Return the work of each voice, equal lines counted once."""
     lines = {
-        (one.voice.name, one.text, one.prompt, one.style, one.manner): one for one in sources
+        (source.voice.name, source.text, source.prompt, source.style, source.manner): source for source in sources
     }  # fmt: skip
     bills: dict[str, SpeechBill] = {}
-    for one in lines.values():
-        voice, seconds = one.voice, length_s(one)
+    for line in lines.values():
+        voice, seconds = line.voice, length_s(line)
         usd: float | None = 0.0
         if voice.engine == "openai" and voice.endpoint is not None:
             price = load_prices(voice.endpoint.prices).models.get(voice.endpoint.model)
-            usd = speech_usd(price, line_of(one), seconds)
+            usd = speech_usd(price, line_of(line), seconds)
         before = bills.get(voice.name, SpeechBill(0, 0.0, 0.0))
         total = None if usd is None or before.at_most_usd is None else before.at_most_usd + usd
         bills[voice.name] = SpeechBill(before.lines + 1, before.seconds + seconds, total)

@@ -37,7 +37,7 @@ class OtherSentence(StructuredReply):
 
 
 class Writer:
-    """Has texts written. With `estimate` no call is made: the longest texts stand in, and `bill` adds up the cost."""
+    """Writer of texts. With `estimate` no call is made: the longest texts are assumed, and `bill` adds up the cost."""
 
     def __init__(self, client: LLMClient, prompts: Path | None, estimate: bool = False) -> None:
         self.client, self.prompts, self.estimate = client, prompts, estimate
@@ -54,7 +54,7 @@ class Writer:
                 _require_language(key, value, language)
             return scene
 
-        return self._complete("scene", [{**one, "language": spoken} for one in values], read, longest)
+        return self._complete("scene", [{**value, "language": spoken} for value in values], read, longest)
 
     def sentences(self, values: Sequence[Mapping[str, str]], language: Language) -> list[str | JudgeError]:
         """Write a sentence for each scene that fits it and is not the requested one."""
@@ -66,24 +66,26 @@ class Writer:
             _require_language("sentence", other.sentence, language)
             return other
 
-        found = self._complete("other_sentence", [{**one, "language": spoken} for one in values], read, longest)
-        return [_other(one, value["sentence"]) for one, value in zip(found, values, strict=True)]
+        replies = self._complete("other_sentence", [{**value, "language": spoken} for value in values], read, longest)
+        return [_other(reply, value["sentence"]) for reply, value in zip(replies, values, strict=True)]
 
     def turns(self, values: Sequence[Mapping[str, Any]]) -> list[str | JudgeError]:
         """Write a next turn for each dialogue that misses its intent or contradicts it."""
         longest = OtherSentence(sentence="a " * (MAX_SENTENCE // 2))
-        found = self._complete("other_turn", values, lambda text: read_as(text, OtherSentence), longest)
-        return [_other(one, value["turn"]) for one, value in zip(found, values, strict=True)]
+        replies = self._complete("other_turn", values, lambda text: read_as(text, OtherSentence), longest)
+        return [_other(reply, value["turn"]) for reply, value in zip(replies, values, strict=True)]
 
     def _complete(
         self, prompt_name: str, values: Sequence[Mapping[str, Any]], read: Callable[[str], Record], longest: Record
     ) -> list[Record | JudgeError]:
-        """Raise BudgetError: the budget ended; what is paid for is cached."""
+        """Complete prompts (BudgetError: the budget ended; paid replies are cached)."""
         prompt = Prompt(*(read_prompt(name, self.prompts, PACKAGE) for name in ("writer_system", prompt_name)))
         requests = [Request(prompt.messages(value, {}), type(longest).model_json_schema()) for value in values]
         if self.estimate:
             # Equal requests are sent once.
-            self.bill += self.client.estimate({request_key(self.client.config, one): one for one in requests}.values())
+            self.bill += self.client.estimate(
+                {request_key(self.client.config, request): request for request in requests}.values()
+            )
             return [longest] * len(requests)
         replies = self.client.complete_all(requests, usable=lambda reply: is_readable(reply, read))
         return [_read(reply, read) for reply in replies]
@@ -98,15 +100,15 @@ def _read(reply: Reply | JudgeError | BudgetError, read: Callable[[str], Record]
         return error
 
 
-def _other(found: OtherSentence | JudgeError, wanted: str) -> str | JudgeError:
-    if isinstance(found, JudgeError):
-        return found
-    same = "".join(filter(str.isalnum, found.sentence.casefold())) == "".join(filter(str.isalnum, wanted.casefold()))
-    return JudgeError("the LLM wrote the wanted words again") if same else " ".join(found.sentence.split())
+def _other(reply: OtherSentence | JudgeError, original: str) -> str | JudgeError:
+    if isinstance(reply, JudgeError):
+        return reply
+    same = "".join(filter(str.isalnum, reply.sentence.casefold())) == "".join(filter(str.isalnum, original.casefold()))
+    return JudgeError("the LLM wrote the original words again") if same else " ".join(reply.sentence.split())
 
 
 def _require_language(key: str, text: str, language: Language) -> None:
-    """Raise JudgeError: the text is of the other language."""
+    """Refuse a text of the other language (JudgeError)."""
     letters = [letter for letter in text if letter.isalpha()]
     share = sum(HAN.match(letter) is not None for letter in letters) / max(1, len(letters))
     if (share > 0.5) != (language == "zh"):

@@ -33,7 +33,7 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout: its task, its splits, and what reads one of them. `count` gives a split's rows without reading any audio."""
+    """A layout: its task, its splits, and their reader. `count` gives a split's rows without reading any audio."""
 
     name: str
     task: TaskId
@@ -42,14 +42,14 @@ class Layout:
     count: Callable[[Path, Split], int]
 
 
-def require_columns(where: str, found: Sequence[str], wanted: Sequence[str]) -> None:
+def require_columns(where: str, columns: Sequence[str], required: Sequence[str]) -> None:
     """Check the columns of a table.
 
     Raises:
         DataError: one is missing; names it.
     """
-    if missing := [name for name in wanted if name not in found]:
-        raise DataError(f"{where}: no column {', '.join(missing)}; there are {', '.join(found) or 'none'}")
+    if missing := [name for name in required if name not in columns]:
+        raise DataError(f"{where}: no column {', '.join(missing)}; there are {', '.join(columns) or 'none'}")
 
 
 def rating(where: str, column: str, value: Any) -> float:
@@ -68,7 +68,7 @@ def rating(where: str, column: str, value: Any) -> float:
 
 
 def clip_of(folder: Path, name: str, where: str) -> Path | None:
-    """Return the file of a clip that a table names; None where it is not there.
+    """Return the file of a clip that a table names; None if it is missing.
 
     Raises:
         DataError: the name leads out of the folder.
@@ -80,5 +80,5 @@ def clip_of(folder: Path, name: str, where: str) -> Path | None:
 
 
 def short_digest(data: bytes) -> str:
-    """Return 16 hexadecimal digits that stand for these bytes."""
+    """Return a hash of these bytes, 16 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()[:16]

@@ -23,19 +23,19 @@ SOMOS_HEADING = "utteranceId,mean"
 
 
 def _lines(path: Path, heading: str | None) -> list[tuple[str, str, str]]:
-    """Yield the place, the clip's file and the score of each line."""
-    lines = [line.strip() for line in read_text(path).splitlines()]
-    if heading and lines[:1] != [heading]:
+    """Read place (file:line), clip and score of each line."""
+    texts = [line.strip() for line in read_text(path).splitlines()]
+    if heading and texts[:1] != [heading]:
         raise DataError(f"{path}:1: the heading is not {heading}")
-    found = []
-    for number, line in enumerate(lines, 1):
+    lines = []
+    for number, line in enumerate(texts, 1):
         if not line or (heading and number == 1):
             continue
         name, comma, score = line.rpartition(",")
         if not comma or not name:
             raise DataError(f"{path}:{number}: expected FILE,MOS; got {line!r}")
-        found.append((f"{path}:{number}", name if name.endswith(".wav") else f"{name}.wav", score))
-    return found
+        lines.append((f"{path}:{number}", name if name.endswith(".wav") else f"{name}.wav", score))
+    return lines
 
 
 def _bvcc_lines(root: Path) -> list[tuple[str, str, str]]:
@@ -65,7 +65,7 @@ def read_somos(part: str, root: Path, split: Split) -> Iterator[Entry | Dropped]
         DataError: the list is missing, has another heading, or a line is not ID,MOS with 1 to 5.
     """
     for where, name, score in _somos_lines(part, root):
-        # booksent_2012_0005_001.wav: the sentence, and the system behind the last underscore.
+        # booksent_2012_0005_001.wav: the sentence, and the system after the last underscore.
         text, _, system = name.removesuffix(".wav").rpartition("_")
         yield _entry(f"somos-{part}", root / SOMOS_CLIPS, where, name, score, split, text or name, system)
 

@@ -5,7 +5,7 @@ The layout of its release: `train.csv`, `val.csv` and `test.csv`, whose column `
 words Noise description, Distortion description, Unnatural pause, Feeling of voice and Natural language description. The case
 of column names differs between its tables and is ignored. An aspect without words gets "none"; a row without the paragraph
 gets no reasoning, so that it serves the bench and training without reasoning. The splits are the published ones; texts and
-speakers are not published, and an item's clip stands for both.
+speakers are not published, and an item's clip is used for both.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ ASPECTS = {
     "naturalness": "naturalness", "listening_effort": "listening effort", "overall": "overall quality",
 }  # fmt: skip
 PARAGRAPH = "natural language description"
-# What stands in an empty cell: there is nothing of the kind to describe.
+# Text of an empty cell: nothing of the kind to describe.
 NOTHING = "none"
 
 
 def _rows(root: Path, split: Split) -> Iterator[tuple[str, dict[str, Any]]]:
     path = root / f"{FILES[split]}.csv"
-    wanted = ("id", *ASPECTS.values(), *(name.lower() for name in ASPECT_DESCRIPTIONS), PARAGRAPH)
+    required = ("id", *ASPECTS.values(), *(name.lower() for name in ASPECT_DESCRIPTIONS), PARAGRAPH)
     for line, row in read_csv(path):
         lower = {str(name).strip().lower(): value for name, value in row.items()}
-        require_columns(f"{path}:1", list(lower), wanted)
+        require_columns(f"{path}:1", list(lower), required)
         yield f"{path}:{line}", lower
 
 

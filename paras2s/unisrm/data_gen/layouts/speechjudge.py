@@ -80,7 +80,7 @@ def _entry(row: dict[str, Any], split: Split, where: str) -> Entry | Dropped:
         sounds[name] = data
     prompt = sounds["prompt_speech"]
     assert isinstance(prompt, bytes)
-    # Who speaks the prompt is not published: its sound stands for the speaker.
+    # The prompt's speaker is not published: its sound is used in their place.
     item = Item(
         f"speechjudge-{FILES[split]}-{row['index']}", "T1", split, short_digest(text.casefold().encode()),
         (short_digest(prompt),), {"reference_text": text}, dict.fromkeys(SOUNDS, ""), PairRecord(label),
