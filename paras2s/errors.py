@@ -1,5 +1,12 @@
 """Errors, named by the boundary that was crossed. The command line prints their message as one line and exits 2."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
 
 class ParaS2SError(Exception):
     """Root of every error this project raises on purpose; the message names the file or key and says what to do."""
@@ -44,3 +51,9 @@ class StorageError(ParaS2SError):
 def one_line(error: Exception) -> str:
     """Returns another library's message without line breaks and indents."""
     return " ".join(str(error).split())
+
+
+def first_problem(error: ValidationError, record: str = "row") -> str:
+    """Return the first problem of a record with its key; `record` names it where the problem has no key."""
+    problem = error.errors()[0]
+    return f"{'.'.join(map(str, problem['loc'])) or record}: {problem['msg']}"

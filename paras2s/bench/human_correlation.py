@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
 from paras2s.bench.speakbench.metrics import RESAMPLES, resample
-from paras2s.errors import DataError
+from paras2s.errors import DataError, first_problem
 from paras2s.types import Unscored
 from paras2s.utils.io import read_csv
 
@@ -80,8 +80,7 @@ def _checked(path: Path, rows: Iterable[tuple[int, Any]], kind: type[RowKind], o
         try:
             one = kind.model_validate(row)
         except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+            raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         names = tuple(getattr(one, name) for name in once)
         if names in records:
             raise DataError(f"{path}:{number}: {', '.join(once)}: {', '.join(names)} stands more than once")

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from paras2s.errors import DataError, StorageError
+from paras2s.errors import DataError, StorageError, first_problem
 from paras2s.types import Category
 from paras2s.utils.io import read_jsonl, write_jsonl
 
@@ -107,9 +107,7 @@ def load_rows(path: Path) -> list[AnswerRow]:
         try:
             rows.append(adapter.validate_json(json.dumps(values), strict=True))
         except ValidationError as error:
-            wrong = error.errors()[0]
-            key = ".".join(map(str, wrong["loc"])) or "row"
-            raise DataError(f"{path}:{number}: {key}: {wrong['msg']}; run the benchmark again") from error
+            raise DataError(f"{path}:{number}: {first_problem(error)}; run the benchmark again") from error
         except DataError as error:
             raise DataError(f"{path}:{number}: {error}; run the benchmark again") from error
     return rows

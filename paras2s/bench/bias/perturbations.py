@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.bias.metrics import AGAINST_ORDER, VERDICT, mos_bin, noise_class, place_of
-from paras2s.errors import AudioError, DataError
+from paras2s.errors import AudioError, DataError, first_problem
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.reward.judges.votes import swapped
 from paras2s.types import PairLabel
@@ -106,8 +106,7 @@ def load_probe_pairs(path: Path) -> list[ProbePair]:
         try:
             row = PairRow.model_validate(values)
         except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+            raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         if row.id in rows:
             raise DataError(f"{path}:{number}: id: {row.id!r} stands more than once")
         rows[row.id] = _pair_of(row, path.parent)

@@ -39,7 +39,7 @@ from paras2s.bench.bias.perturbations import GIVEN, TURNED, ProbePair, Trial
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
 from paras2s.bench.human_correlation import Correlation
 from paras2s.bench.speakbench.metrics import RESAMPLES
-from paras2s.errors import ConfigError, DataError
+from paras2s.errors import ConfigError, DataError, first_problem
 from paras2s.types import PairLabel
 from paras2s.utils.io import read_csv, read_text, write_jsonl
 
@@ -105,8 +105,7 @@ def load_recorded(path: Path) -> dict[tuple[str, str], list[RecordedRow]]:
         try:
             row = RecordedRow.model_validate(values)
         except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+            raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         of_judge = found.setdefault((row.judge, row.task), {})
         if row.id in of_judge:
             raise DataError(f"{path}:{number}: id: {row.id!r} stands more than once for {row.judge} {row.task}")

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
-from paras2s.errors import AudioError, DataError
+from paras2s.errors import AudioError, DataError, first_problem
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.reward.judges.votes import prefer
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
@@ -375,8 +375,7 @@ def _on_scale(where: str, column: str, written: str) -> float:
 
 
 def _wrong(where: str, error: ValidationError) -> DataError:
-    wrong = error.errors()[0]
-    return DataError(f"{where}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}")
+    return DataError(f"{where}: {first_problem(error)}")
 
 
 def pair_up(clips: Sequence[RatedClip], min_difference: float) -> list[tuple[RatedClip, RatedClip]]:

@@ -22,7 +22,7 @@ from paras2s.bench.detection.data import SUITES, load_pairs, load_rows
 from paras2s.bench.detection.report import detection_report
 from paras2s.bench.detection.run import DetectionOptions, estimate_detection, run_detection
 from paras2s.clients.chat import Bill
-from paras2s.errors import BudgetError, ConfigError, one_line
+from paras2s.errors import BudgetError, ConfigError, first_problem, one_line
 from paras2s.utils.io import write_json
 
 
@@ -80,8 +80,7 @@ def load_grid(path: Path) -> GridConfig:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read ({one_line(error)})") from error
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise ConfigError(f"{path}: {'.'.join(map(str, wrong['loc'])) or 'grid'}: {wrong['msg']}") from error
+        raise ConfigError(f"{path}: {first_problem(error, 'grid')}") from error
     folder = path.parent
     suites = {
         name: GridSuite(pairs=folder / one.pairs, audio=None if one.audio is None else folder / one.audio)

@@ -24,7 +24,7 @@ from paras2s.bench.speakbench.metrics import Comparison, Share, accuracy, collap
 from paras2s.bench.speakbench.report import share_text, show_comparison
 from paras2s.bench.speakbench.run import CHUNK_PAIRS, SuiteEstimate, SuiteOptions, estimate_suite
 from paras2s.clients.chat import Bill
-from paras2s.errors import BudgetError, ConfigError, DataError
+from paras2s.errors import BudgetError, ConfigError, DataError, first_problem
 from paras2s.reward.judges.base import Pair, Preferred, Progress
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import open_llm_judge
@@ -72,8 +72,7 @@ def load_rows(path: Path) -> dict[int, BaselineRow]:
         try:
             row = BaselineRow.model_validate(values)
         except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+            raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         if row.index in rows and rows[row.index].label is not None:
             raise DataError(f"{path}:{number}: pair {row.index} is judged twice")
         rows[row.index] = row

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from paras2s.audio.clip import Clip, read_clip
-from paras2s.errors import AudioError, DataError
+from paras2s.errors import AudioError, DataError, first_problem
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.types import DIMENSIONS, Dimension, Label, Unscored
 from paras2s.utils.io import path_inside, read_json
@@ -91,8 +91,7 @@ def load_pairs(path: Path) -> list[SuitePair]:
         try:
             pairs.append(adapter.validate_python(row))
         except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{path}: entry {number}: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
+            raise DataError(f"{path}: entry {number}: {first_problem(error)}") from error
     twice = [index for index, count in Counter(pair.index for pair in pairs).items() if count > 1]
     if twice:
         raise DataError(f"{path}: index {twice[0]} stands more than once")

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from paras2s.bench.speakbench.data import load_pairs
 from paras2s.bench.speakbench.metrics import Share, Ways, accuracy, cohen_kappa
-from paras2s.errors import DataError
+from paras2s.errors import DataError, first_problem
 from paras2s.types import Label
 from paras2s.utils.io import read_csv
 
@@ -46,8 +46,7 @@ def load_labels(path: Path) -> dict[int, SetLabel | None]:
         try:
             row = LabelRow.model_validate({name: value for name, value in values.items() if value not in ("", None)})
         except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+            raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         if row.index in found:
             raise DataError(f"{path}:{number}: index: {row.index} stands more than once")
         found[row.index] = row.label

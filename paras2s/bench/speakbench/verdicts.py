@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from paras2s.bench.made_from import MadeFrom
-from paras2s.errors import DataError
+from paras2s.errors import DataError, first_problem
 from paras2s.types import DIMENSIONS, Dimension, Label, PairVerdict, Unscored
 from paras2s.utils.io import read_jsonl
 
@@ -67,8 +67,7 @@ def load_verdicts(path: Path) -> dict[int, VerdictRow]:
         try:
             row = VerdictRow.model_validate_json(json.dumps(values), strict=True)
         except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+            raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         if row.index in rows and rows[row.index].labels is not None:
             raise DataError(f"{path}:{number}: pair {row.index} is judged twice")
         rows[row.index] = row

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from paras2s.errors import DataError, one_line
+from paras2s.errors import DataError, first_problem, one_line
 
 # Style elements that an instruction may ask for (StyleSet, 3.1).
 Element = Literal[
@@ -128,9 +128,7 @@ def _load(path: Path | None, shipped: str, kind: type[ItemKind]) -> list[ItemKin
         try:
             items.append(kind.model_validate(row))
         except ValidationError as error:
-            wrong = error.errors()[0]
-            key = ".".join(map(str, wrong["loc"])) or "item"
-            raise DataError(f"{source}: item {number}: {key}: {wrong['msg']}") from error
+            raise DataError(f"{source}: item {number}: {first_problem(error, 'item')}") from error
     if twice := _first_twice([one.id for one in items]):
         raise DataError(f"{source}: the id {twice!r} stands twice")
     return items

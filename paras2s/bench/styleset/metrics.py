@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.styleset.data import ELEMENTS, FollowingItem
-from paras2s.errors import DataError
+from paras2s.errors import DataError, first_problem
 from paras2s.reward.judges.audio_judge.tasks import SCALES, find_task
 from paras2s.types import Unscored, Verdict
 from paras2s.utils.io import read_csv, read_jsonl, write_jsonl
@@ -193,8 +193,7 @@ def _checked(where: str, kind: type[RowKind], values: Any) -> RowKind:
     try:
         return kind.model_validate_json(values, strict=True) if isinstance(values, str) else kind.model_validate(values)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise DataError(f"{where}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+        raise DataError(f"{where}: {first_problem(error)}") from error
 
 
 def _once(seen: set[tuple[str, ...]], names: tuple[str, ...], where: str) -> None:

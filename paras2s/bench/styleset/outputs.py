@@ -34,7 +34,7 @@ from paras2s.bench.styleset.systems import (
 from paras2s.bench.systems import Progress, find_clip, fingerprint, is_finished
 from paras2s.data_gen.tts.piper_world import VERSION as SPEECH_VERSION
 from paras2s.data_gen.tts.piper_world import speak_plain
-from paras2s.errors import AudioError, ConfigError, DataError
+from paras2s.errors import AudioError, ConfigError, DataError, first_problem
 from paras2s.reward.judges.base import MAX_CLIP_S
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_json
@@ -178,9 +178,7 @@ def load_made(
     try:
         output = Output.model_validate(read_json(described))
     except ValidationError as error:
-        wrong = error.errors()[0]
-        place = ".".join(map(str, wrong["loc"])) or "output"
-        raise DataError(f"{described}: {place}: {wrong['msg']}; delete it, it is made again") from error
+        raise DataError(f"{described}: {first_problem(error, 'output')}; delete it, it is made again") from error
     if output.unscored is not None or not sound.is_file():
         return None
     if output.key != key(item):
