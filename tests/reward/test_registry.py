@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 from tiny.endpoint import Say, ScriptedEndpoint
 
 from paras2s.audio.clip import Clip, write_clip
@@ -98,6 +99,16 @@ def test_a_yaml_is_read_once(name, tmp_path, monkeypatch):
     monkeypatch.setattr(judge_configs, "read_values", counted)
     registry.open_judge(name, {**LOCAL, "cache_dir": str(tmp_path)}, voice=speak)
     assert len(read) == 1
+
+
+def test_a_verdict_that_0_21_recorded_is_still_read():
+    old = {
+        "judge": "rubric", "version": "3", "prompt_hash": "abc", "score": 4.0, "reason": "fits", "reply": "", "cost_usd": 0.0,
+        "latency_s": 0.1, "votes": [], "spread": None, "failed": [], "cost_estimated": False, "parts": {"kind": 4.0},
+    }  # fmt: skip
+    verdict = TypeAdapter(Verdict).validate_python(old)
+    assert (verdict.score, verdict.parts, verdict.transcript, verdict.family, verdict.tone) == (4.0, {"kind": 4.0}, *[None] * 3)
+    assert TypeAdapter(Unscored).validate_python({"judge": "a", "reason": "b", "reply": ""}).transcript is None
 
 
 def test_both_orders_is_the_key_of_either_kind(tmp_path):

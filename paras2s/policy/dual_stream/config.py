@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from paras2s.errors import PolicyError
+from paras2s.errors import PolicyError, first_problem
 
 # Special ids, in their order behind the word pieces of the embedded policy. text_eos comes first and msg_end last: each
 # borders what it is sampled with.
@@ -76,8 +76,7 @@ class DualStreamConfig(BaseModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise PolicyError(f"{where}: {'.'.join(map(str, first['loc'])) or 'config'}: {first['msg']}") from error
+            raise PolicyError(f"{where}: {first_problem(error, 'config')}") from error
 
     @property
     def num_codebooks(self) -> int:

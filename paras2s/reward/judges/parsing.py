@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from paras2s.clients.chat import Reply
-from paras2s.errors import DataError, JudgeError
+from paras2s.errors import DataError, JudgeError, first_problem
 from paras2s.reward.fusion import as_label
 from paras2s.types import DIMENSIONS, LABELS, Dimension, Label
 
@@ -193,8 +193,7 @@ def read_as(text: str, kind: type[Parsed]) -> Parsed:
     try:
         return kind.model_validate(complete[-1], strict=True)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise JudgeError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
+        raise JudgeError(f"{first_problem(error)}") from error
 
 
 def reasoning_of(verdict: Mapping[str, Any]) -> str:

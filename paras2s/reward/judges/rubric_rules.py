@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from paras2s.audio.asr import normalise_words
-from paras2s.errors import ConfigError, one_line
+from paras2s.errors import ConfigError, first_problem, one_line
 from paras2s.reward.judges.topic import taken_up, topic_words, without_topic
 from paras2s.types import Verdict
 
@@ -208,8 +208,6 @@ def load_rubric(path: Path | None = None) -> tuple[Rubric, str]:
         rules = {key: value for key, value in yaml.safe_load(text).items() if key != "kind"}
         return Rubric(**rules), hashlib.sha256(text.encode()).hexdigest()[:16]
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "rubric"
-        raise ConfigError(f"{source}: not a rubric ({place}: {first['msg']})") from error
+        raise ConfigError(f"{source}: not a rubric ({first_problem(error, 'rubric')})") from error
     except (OSError, UnicodeDecodeError, AttributeError, TypeError, yaml.YAMLError) as error:
         raise ConfigError(f"{source}: not a rubric ({one_line(error)})") from error

@@ -22,7 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
-from paras2s.errors import JudgeError, one_line
+from paras2s.errors import JudgeError, first_problem, one_line
 from paras2s.reward.reward_model.known_range import KnownRange
 from paras2s.types import Unscored
 from paras2s.utils.io import read_json, write_bytes, write_json
@@ -250,9 +250,7 @@ class RewardModel(nn.Module):
         try:
             model = cls(RewardModelConfig.model_validate(read_json(described)))
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "config"
-            raise JudgeError(f"{described}: {place}: {first['msg']}; run `paras2s distill` again") from error
+            raise JudgeError(f"{described}: {first_problem(error, 'config')}; run `paras2s distill` again") from error
         path = folder / "reward_model.safetensors"
         try:
             model.load_state_dict(load_file(path))

@@ -75,7 +75,7 @@ class Teacher(Protocol):
 
 
 class JudgeTeacher:
-    """A judge that scores an answer for the style it was exchanges in; the rubric, which costs nothing, for all `styles`."""
+    """A judge that scores an answer for the style it was asked in; the rubric, which costs nothing, for all `styles`."""
 
     def __init__(self, judge: Judge, max_unscored_share: float = 1.0, styles: Sequence[str] = ()) -> None:
         self._judge, self._most, self._styles = judge, max_unscored_share, tuple(styles)
@@ -124,9 +124,8 @@ class JudgeTeacher:
         blueprints = rubric.measure([request.answer for request in requests], on_progress)
         for request, blueprint in zip(requests, blueprints, strict=True):
             styles = dict.fromkeys((*self._styles, request.style))
-            exchanges = [
-                Exchange(Utterance(None, request.text, style), request.answer, blueprint=blueprint) for style in styles
-            ]
+            questions = [Utterance(None, request.text, style) for style in styles]
+            exchanges = [Exchange(question, request.answer, blueprint=blueprint) for question in questions]
             verdicts = dict(zip(styles, rubric.score_batch(exchanges), strict=True))
             own = verdicts[request.style]
             scores = {style: one.score for style, one in verdicts.items() if isinstance(one, Verdict)}

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paras2s.configs.schema.unisrm_data import VerificationConfig
-from paras2s.errors import DataError
+from paras2s.errors import DataError, first_problem
 from paras2s.unisrm.data_gen.layouts.entries import require_columns
 from paras2s.unisrm.reward.items import ITEMS, read_items, write_items
 from paras2s.unisrm.reward.tasks import Item, PairRecord
@@ -113,8 +113,7 @@ def _parsed(path: Path, line: int, row: Mapping[str, Any], kind: type[Row]) -> R
     try:
         return kind.model_validate({name: value for name, value in values.items() if value != ""})
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise DataError(f"{path}:{line}: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
+        raise DataError(f"{path}:{line}: {first_problem(error)}") from error
 
 
 def excluded_raters(ratings: Sequence[Rating], gold: Mapping[str, Choice], config: VerificationConfig) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from paras2s.audio.clip import Clip, read_clip
-from paras2s.errors import AudioError, DataError, one_line
+from paras2s.errors import AudioError, DataError, first_problem, one_line
 from paras2s.reward.judges.base import Utterance
 
 
@@ -100,8 +100,7 @@ def load_examples(path: Path) -> list[Example]:
             clips = tuple(read_clip(path.parent / name) for name in row.paths)
             spoken = None if row.instruction is None else read_clip(path.parent / row.instruction)
         except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{where}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
+            raise DataError(f"{where}: {first_problem(error)}") from error
         except AudioError as error:
             raise DataError(f"{where}: {error}") from error
         instruction = Utterance(spoken, row.instruction_text)
