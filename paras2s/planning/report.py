@@ -135,15 +135,15 @@ def _show_memory(console: Console, plan: Plan) -> None:
         console.print(f"[red]does not fit[/red]: {problem}", highlight=False)
 
 
-def show_calibration(console: Console, found: Calibration) -> None:
+def show_calibration(console: Console, calibration: Calibration) -> None:
     """Show measured parts of a step beside the plan's own predictions, and the factors applied to the plan."""
     rows: list[tuple[str | None, ...]] = []
-    for part in found.parts:
+    for part in calibration.parts:
         measured = None if part.measured_s is None else f"{part.measured_s:.3g}"
         rows.append((part.part, f"{part.predicted_s:.3g}", measured, part.why_none or number_text(part.factor)))
-    rows.append(bold("a step", f"{found.predicted_step_s:.3g}", f"{found.measured_step_s:.3g}"))
+    rows.append(bold("a step", f"{calibration.predicted_step_s:.3g}", f"{calibration.measured_step_s:.3g}"))
     head = ("part of a step", "predicted, s", "measured, s", "factor")
-    Table(head, rows, f"calibrated by {found.steps} steps of a run").show(console)
+    Table(head, rows, f"calibrated by {calibration.steps} steps of a run").show(console)
 
 
 def show_assumptions(console: Console, used: dict[str, Figure]) -> None:

@@ -47,14 +47,14 @@ def installed_parts(what: str, group: str, shipped: Collection[str], error: type
     Raises:
         ParaS2SError (of the type `error`): a package takes the name of a shipped part.
     """
-    found = {entry.name: f"{entry.module}:{entry.attr}" for entry in importlib.metadata.entry_points(group=group)}
-    if taken := sorted(set(found) & set(shipped)):
-        raise error(f"plug-in {found[taken[0]]}: the {what} {taken[0]!r} exists already; uninstall or rename it")
-    return found
+    installed = {entry.name: f"{entry.module}:{entry.attr}" for entry in importlib.metadata.entry_points(group=group)}
+    if taken := sorted(set(installed) & set(shipped)):
+        raise error(f"plug-in {installed[taken[0]]}: the {what} {taken[0]!r} exists already; uninstall or rename it")
+    return installed
 
 
 def is_reference(name: str) -> bool:
-    """Whether a name has the form `module:Class`."""
+    """Return whether a name has the form `module:Class`."""
     module, _, attribute = name.partition(":")
     return attribute.isidentifier() and all(part.isidentifier() for part in module.split("."))
 

@@ -109,7 +109,7 @@ class Table:
 def escape_markdown(text: str) -> str:
     """Return text that Markdown shows as it is, in one line: no markup, no HTML, no end of a cell."""
     text = re.sub(r"&(?=[#\w]+;)", "&amp;", " ".join(CONTROL.sub("", text).split()))
-    return MARKDOWN.sub(lambda found: "".join(f"\\{letter}" for letter in found[0]), text).replace("<", "&lt;")
+    return MARKDOWN.sub(lambda match: "".join(f"\\{letter}" for letter in match[0]), text).replace("<", "&lt;")
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """The human check of a curation (ParaS2S, section 3.1, step 5, and section 4.1): people listen, and accept or reject.
 
 It is a listening study in the dataset's folder. A query has one clip: are the words and the style right? A spoken answer has
-several takes, of which one is picked: people may accept another one, or none.
+several takes and one of them is picked: people may accept another one, or none.
 """
 
 from __future__ import annotations
@@ -106,15 +106,15 @@ def load_decisions(folder: Path) -> list[Decision]:
     items = store.study.items
     shown = {item.id for item in items if not item.retired}
     held = {item.id for item in items}
-    found = [decision for decision in old if decision.item_id not in held or decision.annotator not in progress]
+    decisions = [decision for decision in old if decision.item_id not in held or decision.annotator not in progress]
     for name, number in store.submissions():
         item, state = items[number], progress[name].item(number)
         if not state.closed or state.skipped is not None or (item.retired and item.id in shown):
             continue
         value = state.choices[QUESTION]
         take = None if value == REJECT else int(value) - 1
-        found.append(Decision(item.id, name, take is not None, None if take == item.picked else take, state.comment.strip()))
-    return found
+        decisions.append(Decision(item.id, name, take is not None, None if take == item.picked else take, state.comment.strip()))
+    return decisions
 
 
 def judge_items(decisions: Sequence[Decision], annotators_needed: int = 1) -> dict[str, Decision | str]:
@@ -189,7 +189,7 @@ class Outcomes:
         return replace(candidate, rejected_by="people", rejected=f"by {outcome.annotator}: {outcome.note}".rstrip(": "))
 
     def pick(self, answer: AnswerTakes) -> tuple[int | None, str]:
-        """Pick the take of an answer and say why; None where none is used."""
+        """Pick the take of an answer and say why; None if no take is used."""
         if answer.picked is None:
             return None, "every take has too many word errors"
         check = self.config.human_check
@@ -281,13 +281,13 @@ def open_check(config: CurationConfig, annotator: str) -> tuple[StudyStore, Anno
 
 
 def _old_clicks(path: Path, items: Sequence[Item]) -> Iterator[tuple[str, Click]]:
-    """Yield the decisions of 0.21 on these items as clicks by annotator, with the item's place; their names are fixed."""
-    places = {item.id: place for place, item in enumerate(items)}
+    """Yield the decisions of 0.21 on these items as clicks by annotator, with the item's index; their names are fixed."""
+    indices = {item.id: index for index, item in enumerate(items)}
     for decision in read_old_decisions(path):
-        if decision.item_id not in places:
+        if decision.item_id not in indices:
             continue
-        place = places[decision.item_id]
-        item = items[place]
+        index = indices[decision.item_id]
+        item = items[index]
         take = item.picked if decision.choice is None else decision.choice
         if take is None or take >= len(item.answers):
             raise DataError(
@@ -299,4 +299,4 @@ def _old_clicks(path: Path, items: Sequence[Item]) -> Iterator[tuple[str, Click]
             yield decision.annotator, Click(f"{name} comment", place, "comment", value=decision.note)
         value = str(take + 1) if decision.accept else REJECT
         yield decision.annotator, Click(f"{name} choose", place, "choose", QUESTION, value)
-        yield decision.annotator, Click(f"{name} submit", place, "submit")
+        yield decision.annotator, Click(f"{name} submit", index, "submit")
