@@ -296,7 +296,7 @@ def _old_clicks(path: Path, items: Sequence[Item]) -> Iterator[tuple[str, Click]
             )
         name = f"0.21 {decision.item_id}"
         if decision.note:
-            yield decision.annotator, Click(f"{name} comment", place, "comment", value=decision.note)
+            yield decision.annotator, Click(f"{name} comment", index, "comment", value=decision.note)
         value = str(take + 1) if decision.accept else REJECT
-        yield decision.annotator, Click(f"{name} choose", place, "choose", QUESTION, value)
+        yield decision.annotator, Click(f"{name} choose", index, "choose", QUESTION, value)
         yield decision.annotator, Click(f"{name} submit", index, "submit")
