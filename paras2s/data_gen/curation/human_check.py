@@ -113,7 +113,9 @@ def load_decisions(folder: Path) -> list[Decision]:
             continue
         value = state.choices[QUESTION]
         take = None if value == REJECT else int(value) - 1
-        decisions.append(Decision(item.id, name, take is not None, None if take == item.picked else take, state.comment.strip()))
+        decisions.append(
+            Decision(item.id, name, take is not None, None if take == item.picked else take, state.comment.strip())
+        )
     return decisions
 
 
