@@ -48,17 +48,14 @@ def learned_demonstrations(dataset: Dataset, config: WarmupConfig) -> list[Demon
 
 def make_examples(policy: Policy, dataset: Dataset, demonstrations: Sequence[Demonstration]) -> list[Example]:
     """Make examples (prompt and target) of demonstrations; what several share is encoded once."""
-    answered = {demonstration.query_id for demonstration in demonstrations}
+    answered = {row.query_id for row in demonstrations}
     queries = [query for query in dataset.queries if query.id in answered]
     prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
     targets = {
         (clip, text): policy.encode_demonstration(dataset, clip, text)
-        for clip, text in sorted({(demonstration.clip, demonstration.text) for demonstration in demonstrations})
+        for clip, text in sorted({(row.clip, row.text) for row in demonstrations})
     }
-    return [
-        Example(prompts[demonstration.query_id], targets[demonstration.clip, demonstration.text])
-        for demonstration in demonstrations
-    ]
+    return [Example(prompts[row.query_id], targets[row.clip, row.text]) for row in demonstrations]
 
 
 def first_policy(run: Run, dataset: Dataset, device: str | None = None) -> Policy:

@@ -91,15 +91,15 @@ class SampleJob:
     stream: int
 
 
-def sample_answers(run: Run, dataset: Dataset, requests: Sequence[SampleJob]) -> list[Sampled]:
+def sample_answers(run: Run, dataset: Dataset, jobs: Sequence[SampleJob]) -> list[Sampled]:
     """Sample all requested answers; shards of an earlier try are read.
 
     Raises:
         ConfigError: the disk has no room for them.
     """
-    planned = [_plan(run, request) for request in requests]
+    planned = [_plan(run, job) for job in jobs]
     missing = [shard for shards in planned for shard in shards if read_shard(shard) is None]
-    total = sum(len(request.queries) for request in requests)
+    total = sum(len(job.queries) for job in jobs)
     with run.bar("answers sampled", total) as bar:
         done = total - sum(len(shard.queries) for shard in missing)
         for number, shard in enumerate(open_sampler(run).sample(ClipFolder(dataset.folder.resolve()), missing)):
@@ -109,20 +109,20 @@ def sample_answers(run: Run, dataset: Dataset, requests: Sequence[SampleJob]) ->
                 _announce_size(run, shard, len(missing))
     return [
         Sampled(
-            [owner for owner in range(len(request.queries)) for _ in range(request.count)],
+            [owner for owner in range(len(job.queries)) for _ in range(job.count)],
             [a for s in shards for a in _written(s)],
         )
-        for request, shards in zip(requests, planned, strict=True)
+        for job, shards in zip(jobs, planned, strict=True)
     ]
 
 
-def _plan(run: Run, request: SampleJob) -> list[AnswerShard]:
+def _plan(run: Run, job: SampleJob) -> list[AnswerShard]:
     temperature, seed = run.config.distill.temperature, run.config.seed
     sampling = Sampling(temperature, temperature, run.config.policy.max_answer_steps)
     # Absolute, since workers have other working directories.
-    folder = (run.reward_dir / f"sampled-{request.stream}").resolve()
-    made_of = key_of([fingerprint(run.sft_dir), seed, request.stream, temperature, sampling.max_steps])
-    return plan_shards(folder, request.queries, request.count, sampling, seed, request.stream, made_of)
+    folder = (run.reward_dir / f"sampled-{job.stream}").resolve()
+    made_of = key_of([fingerprint(run.sft_dir), seed, job.stream, temperature, sampling.max_steps])
+    return plan_shards(folder, job.queries, job.count, sampling, seed, job.stream, made_of)
 
 
 def _written(shard: AnswerShard) -> list[StoredAnswer]:

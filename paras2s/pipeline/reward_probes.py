@@ -41,10 +41,10 @@ def judge_degenerate(teacher: Teacher, held: JudgedAnswers, dataset: Dataset) ->
         TeacherRequest(queries[n].text or "", queries[n].style or "", inside(dataset.folder, queries[n].clip), clip)
         for _, n, clip in rows
     ]
-    judged_by_style = teacher.scores(requests, lambda done, total: None)
+    verdicts = teacher.scores(requests, lambda done, total: None)
     scores = [
-        scores_by_style[request.style] if isinstance(scores_by_style, dict) else None
-        for request, scores_by_style in zip(requests, judged_by_style, strict=True)
+        verdict[request.style] if isinstance(verdict, dict) else None
+        for request, verdict in zip(requests, verdicts, strict=True)
     ]
     codes = code_clips([clip for _, _, clip in rows])
     return JudgedDegenerate([kind for kind, _, _ in rows], [n for _, n, _ in rows], codes, scores)

@@ -58,17 +58,16 @@ def make_groups(run: Run, dataset: Dataset, queries: Sequence[Query], texts: Seq
     echoes = [dataset.clip_features(query.clip, CODEC).codes for query in queries]
     rng = np.random.default_rng(0)
     groups = []
-    for query_index, codes in enumerate(good):
+    for n, codes in enumerate(good):
         # An answer to a question in another style, where there is one.
-        styles = [query.style != queries[query_index].style for query in queries]
-        other = (query_index + 1 + int(np.argmax(np.roll(styles, -query_index - 1)))) % len(good)
-        made = [(codes, texts[query_index]), *((disordered(kind, codes, rng), texts[query_index]) for kind in DISORDER)]
-        made += [(echoes[query_index], queries[query_index].transcript), (good[other], texts[other])]
+        styles = [query.style != queries[n].style for query in queries]
+        other = (n + 1 + int(np.argmax(np.roll(styles, -n - 1)))) % len(good)
+        made = [(codes, texts[n]), *((disordered(kind, codes, rng), texts[n]) for kind in DISORDER)]
+        made += [(echoes[n], queries[n].transcript), (good[other], texts[other])]
         answers = [
-            GivenAnswer(len(answer_codes), text, CODEC.decode(answer_codes) if sound else None, codes=answer_codes)
-            for answer_codes, text in made
+            GivenAnswer(len(answer), text, CODEC.decode(answer) if sound else None, codes=answer) for answer, text in made
         ]
-        groups.append(Group(questions[query_index], tuple(answers)))
+        groups.append(Group(questions[n], tuple(answers)))
     return groups
 
 
@@ -80,11 +79,9 @@ def count_hacks(rewards: Sequence[Sequence[Reward | Unscored]]) -> dict[str, Hac
 
 def _row(own: Sequence[Reward | Unscored], good: Sequence[Reward | Unscored]) -> HackRow:
     pairs = [
-        (hack, good_reward)
-        for hack, good_reward in zip(own, good, strict=True)
-        if isinstance(hack, Reward) and isinstance(good_reward, Reward)
+        (hack, other) for hack, other in zip(own, good, strict=True) if isinstance(hack, Reward) and isinstance(other, Reward)
     ]
-    paid = sum(hack.value >= good_reward.value for hack, good_reward in pairs) / len(pairs) if pairs else None
+    paid = sum(hack.value >= other.value for hack, other in pairs) / len(pairs) if pairs else None
     return HackRow(paid, _mean(own), _mean(good), len(pairs), len(own))
 
 

@@ -99,9 +99,7 @@ def place(workers: Mapping[str, RoleConfig], devices: int) -> list[tuple[str, ..
         for _ in range(config.count if config.gpus else 0):
             # A worker of several devices takes empty ones.
             n_gpus, share = math.ceil(config.gpus), min(config.gpus, 1.0)
-            fitting = sorted(
-                (device for device in range(devices) if free[device] >= share - 1e-9), key=lambda device: free[device]
-            )
+            fitting = sorted((device for device in range(devices) if free[device] >= share - 1e-9), key=free.__getitem__)
             if len(fitting) < n_gpus:
                 raise ConfigError(
                     f"align.workers.{role}: {config.count} workers with {config.gpus:g} of a device each do not fit the "
@@ -122,9 +120,7 @@ def device_loads(placed: Sequence[tuple[str, ...]], roles: Mapping[str, RoleMemo
         # Workers of one role work at once.
         turns = [group.count(role) * roles[role].turn for role in dict.fromkeys(group)]
         needed = sum(roles[role].lasting for role in group) + (max(turns) if in_turn else sum(turns))
-        loads.append(
-            DeviceLoad(tuple(number for number, placed_roles in enumerate(placed) if placed_roles == group), group, needed)
-        )
+        loads.append(DeviceLoad(tuple(number for number, other in enumerate(placed) if other == group), group, needed))
     return loads
 
 

@@ -74,27 +74,18 @@ class BenchRow:
         return self.item, self.condition
 
 
-def row_of(sample: Sample, judge: str, version: str, judgement: Judgement | NoJudgement) -> BenchRow:
+def row_of(sample: Sample, judge: str, version: str, result: Judgement | NoJudgement) -> BenchRow:
     """Return the row of a judgement; one on exchanged candidates is turned back."""
     item, shared = sample.item, (judge, version)
-    if isinstance(judgement, NoJudgement):
+    if isinstance(result, NoJudgement):
         return BenchRow(
-            item.id,
-            item.task,
-            sample.condition,
-            *shared,
-            None,
-            None,
-            {},
-            judgement.reason,
-            judgement.malformed,
-            judgement.reply,
+            item.id, item.task, sample.condition, *shared, None, None, {}, result.reason, result.malformed, result.reply
         )
     turned = sample.condition == "swapped"
-    better = {"A": "B", "B": "A", "tie": "tie"}[judgement.better] if turned and judgement.better else judgement.better
-    dimensions = {key: -value if turned else value for key, value in judgement.dimensions.items()}
+    better = {"A": "B", "B": "A", "tie": "tie"}[result.better] if turned and result.better else result.better
+    dimensions = {key: -value if turned else value for key, value in result.dimensions.items()}
     return BenchRow(
-        item.id, item.task, sample.condition, *shared, better, judgement.overall, dimensions, None, "", judgement.reply  # type: ignore[arg-type]
+        item.id, item.task, sample.condition, *shared, better, result.overall, dimensions, None, "", result.reply  # type: ignore[arg-type]
     )  # fmt: skip
 
 

@@ -69,17 +69,15 @@ def read_dailytalk(root: Path) -> tuple[list[Dialogue], list[Dropped]]:
     if not (root / "metadata.json").is_file():
         raise DataError(f"{root}: no metadata.json; {LAYOUT}")
     metadata = read_json(root / "metadata.json")
-    folders = sorted(
-        (folder for folder in (root / "data").glob("*") if folder.name.isdigit()), key=lambda folder: int(folder.name)
-    )
+    folders = sorted((path for path in (root / "data").glob("*") if path.name.isdigit()), key=lambda path: int(path.name))
     dialogues: list[Dialogue] = []
     dropped: list[Dropped] = []
-    for folder in folders:
-        turns = _turns(folder, metadata.get(folder.name, {}) if isinstance(metadata, dict) else {})
+    for path in folders:
+        turns = _turns(path, metadata.get(path.name, {}) if isinstance(metadata, dict) else {})
         if isinstance(turns, str):
-            dropped.append(Dropped(folder.name, turns))
+            dropped.append(Dropped(path.name, turns))
         else:
-            dialogues.append(Dialogue(folder.name, turns))
+            dialogues.append(Dialogue(path.name, turns))
     if not dialogues:
         raise DataError(f"{root}: no dialogue that can be used; {LAYOUT}")
     return dialogues, dropped
