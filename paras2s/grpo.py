@@ -2,17 +2,19 @@
 
     choose prompts -> sample groups of answers -> score them -> update the policy -> push its weights -> evaluate
 
-The same loop serves synchronous and asynchronous runs. `align.max_staleness` is the number of updates by which the weights
-that sampled an answer may be behind. At 0 (the default) each step waits for its own answers. Above 0 the next batches are
-sampled and scored while the learner updates, so slow judges are not waited for; set `align.objective.tis_cap` as well, which
-corrects for the older weights token by token. Where sampler and learner share cores, they only slow each other down. A
-resumed run samples its pending batches again, with its checkpoint's weights.
+The same loop serves synchronous and asynchronous (off-policy) runs. `align.max_staleness` is the number of updates by which
+the weights that sampled an answer may be behind. At 0 (the default) each step waits for its own answers. Above 0 the next
+batches are sampled and scored while the learner updates; set `align.objective.tis_cap` as well, which corrects for the
+older weights token by token. On shared cores leave it at 0: overlapping slows both sides. A resumed run samples its pending
+batches again, with its checkpoint's weights.
 
-With `distill.refresh_every` the loop stops after every n-th update, its workers end, the reward model is trained again on the
-newest answers too (`pipeline/refresh.py`), and the loop goes on from its checkpoint, as a resumed run does. No answer is
-sampled ahead of such a stop. With `align.sampling.resample` queries whose groups are flat are replaced before the update.
+With `distill.refresh_every` the loop stops after every n-th update, where a checkpoint is always due, and its workers are
+shut down; the reward model is trained again with the newest answers added (`pipeline/refresh.py`), and the loop goes on
+from the checkpoint, as a resumed run does. No answer is sampled ahead of such a stop. With `align.sampling.resample` groups
+whose rewards have no spread are replaced before the update.
 
 The parts of the loop are in `align/`: the job, answers sampled ahead, dynamic sampling, evaluation, checkpoints, the clock.
+Loss, advantages and the KL penalty are in `train/algorithms/`, and the learner computes them in `workers.update`.
 One machine: `paras2s align CONFIG`. A cluster: set `align.workers.ray_address`. Not implemented: several updates on one
 batch (`num_iterations` in TRL).
 """
@@ -39,23 +41,23 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
     """Move the SFT policy toward its better answers; the aligned policy is then in the run folder.
 
     Raises:
-        ConfigError: the cluster does not hold the run's workers.
+        ConfigError: the cluster does not hold the run's workers, or the disk its checkpoints.
         PolicyError: too many unscored answers, a loss that is not finite, or a worker that could not be kept alive.
     """
     checkpoint = latest_checkpoint(job.checkpoints) if resume else None
     with job.run.stage("align"):
-        updates = first = updates_of(checkpoint)
+        resumed_at = updates = updates_of(checkpoint)
         while True:
             if job.refresher is not None and updates in job.refreshes:
                 job.refresher.refresh(updates)
-            updates = train_until_stop(job, checkpoint, announce=updates == first)
+            updates = train_until_stop(job, checkpoint, announce=updates == resumed_at)
             if updates == job.config.steps:
                 break
             checkpoint = latest_checkpoint(job.checkpoints)
 
 
 def train_until_stop(job: GRPOJob, checkpoint: Path | None, announce: bool) -> int:
-    """Train from a checkpoint to the next refresh of the reward model, or to the end; return the number of updates made."""
+    """Train from a checkpoint to the next refresh of the reward model, or to the end; return the total number of updates."""
     config, run = job.config, job.run
     with open_workers(job, checkpoint) as workers, run.bar("GRPO steps", config.steps) as bar:
         if announce:

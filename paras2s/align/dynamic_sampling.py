@@ -1,8 +1,8 @@
 """Dynamic sampling (DAPO, section 3.2): queries whose groups are flat teach nothing, so others replace them.
 
-Which queries, in which augmentation and with which seeds, depends on the run's seed, the step and the round alone: a resumed
-run samples what the uninterrupted run did. Unscored answers are no reason to sample again; they are counted as everywhere.
-Left out: taking the replacements out of later steps, which ask every prompt once an epoch in any case.
+Queries, augmentation and seeds depend on the run's seed, the step and the round alone: at `align.max_staleness` 0 a resumed run
+samples what the uninterrupted run did. Unscored answers are no reason to sample again; they are counted as everywhere. Later
+steps are unchanged: they sample every prompt once an epoch, replacements included.
 """
 
 from __future__ import annotations

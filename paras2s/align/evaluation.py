@@ -17,8 +17,8 @@ from paras2s.utils.seeds import FirstStep
 def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
     """Return the mean reward of one answer to each validation query (None if none was scored), and the number unscored.
 
-    For the curve alone, at the training temperature. A pairwise source cannot score a single answer. The answers are kept, so
-    that other judges may score them afterwards (`paras2s bench curve`).
+    For the curve and the best checkpoint, at the training temperature. A pairwise source cannot score a single answer, which is
+    then unscored. The answers are kept, so that other judges can score them afterwards (`paras2s bench curve`).
     """
     rows = range(len(job.validation_prompts))
     prompts, questions = [job.validation_prompts[row] for row in rows], [job.validation_questions[row] for row in rows]
@@ -31,7 +31,7 @@ def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
         if job.refresher is not None:
             job.refresher.keep_evaluation(step, spoken, answers.rewards)
     except StorageError as error:
-        # They are for looking at: the run goes on without them.
+        # The run goes on without them: no update depends on them.
         job.run.say(f"  the answers to validation queries of step {step} are not kept: {error}")
     scored = [reward.value for row in answers.rewards for reward in row if isinstance(reward, Reward)]
     mean = float(np.mean(scored)) if scored else None

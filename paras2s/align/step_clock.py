@@ -42,7 +42,7 @@ class StepClock:
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """Time a phase of the present step."""
+        """Time a phase of the current step."""
         started = time.perf_counter()
         with self._recorder.span(WORK[name]):
             yield
@@ -53,5 +53,5 @@ class StepClock:
             self._seconds |= logged_seconds(self._spans, encoded)
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds of the present step so far: of each phase, of each kind of the workers' work, and in all."""
+        """Return the seconds of the current step so far: of each phase, of each kind of the workers' work, and in all."""
         return self._seconds | {"seconds": time.perf_counter() - self._started}
