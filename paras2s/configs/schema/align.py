@@ -59,6 +59,8 @@ class AnchorConfig(Section):
     """An SFT loss on the warm-up's demonstrations beside the policy gradient, in the same step of the optimiser.
 
     Reinforcement of the words otherwise lets the sound go, and answers are right and cannot be understood.
+    A warm-up that knows its demonstrations by heart leaves the audio's loss a small gradient: that of `quick` is a hundredth of
+    the policy gradient's at weight 1, and of its size at 30.
     """
 
     weight: float = Field(1.0, ge=0, description="of the anchor beside the policy gradient; 0: none")
