@@ -195,7 +195,10 @@ def test_a_run_with_an_anchor_resumes_to_the_same_weights(tmp_path: Path) -> Non
         job = tiny_job(tmp_path / name, steps=3, anchor={"weight": weight, "every": 2, "demonstrations": 2})
         policy = job.run.load_policy(job.run.sft_dir)
         assert isinstance(policy, EmbeddedPolicy)
-        targets = [policy.target_block(np.ones((4 + number, 2), dtype=np.int64), [number]) for number in range(3)]
+        targets = [
+            policy.target_block(np.ones((4 + number, policy.codec.num_codebooks), dtype=np.int64), [number])
+            for number in range(3)
+        ]
         rows = [Example(job.prompts[number], (target,)) for number, target in enumerate(targets)]
         return replace(job, demonstrations=Demonstrations(rows))
 
