@@ -19,7 +19,7 @@ from paras2s.utils.cache import JsonCache
 from paras2s.utils.process_pool import cores, in_chunks, stream_chunks
 
 CHUNK_FILES = 8
-# Workers take seconds to load their models; so many files are measured here before they would have begun.
+# Workers take seconds to load their models: this process measures this number of files before they would have begun.
 FEW_FILES = 32
 
 Measured = Blueprint | str
@@ -28,7 +28,7 @@ Measured = Blueprint | str
 def measure_chunk(
     extractors: Sequence[ExtractorConfig], tone: ToneClassifier | None, cache: Path | None, paths: Sequence[Path]
 ) -> list[Measured]:
-    """Returns the blueprints of files; for a file that cannot be read, the reason."""
+    """Return the blueprints of files; for a file that cannot be read, the reason."""
     read: list[Clip | str] = []
     for path in paths:
         try:
@@ -49,7 +49,7 @@ def measure_files(
     ray_address: str | None = None,
     on_ray: bool = False,
 ) -> Iterator[tuple[Path, Measured]]:
-    """Yields each file with its blueprint, in order and as they come, so that memory does not grow with their number.
+    """Yield each file with its blueprint, in order and as they come, so that memory does not grow with their number.
 
     `workers`: processes of one thread each; None: as many as cores, or none and this process alone for a few files.
     """
@@ -57,19 +57,19 @@ def measure_files(
     make_extractors(extractors, tone)
     work = functools.partial(measure_chunk, extractors, tone, cache)
     if on_ray:
-        found = _on_ray(work, paths, ray_address)
+        measured = _on_ray(work, paths, ray_address)
     elif workers is None and len(paths) <= FEW_FILES:
-        found = ((chunk, work(chunk)) for chunk in in_chunks(paths, CHUNK_FILES))
+        measured = ((chunk, work(chunk)) for chunk in in_chunks(paths, CHUNK_FILES))
     else:
-        found = stream_chunks(work, paths, CHUNK_FILES, workers or cores())
-    for chunk, rows in found:
+        measured = stream_chunks(work, paths, CHUNK_FILES, workers or cores())
+    for chunk, rows in measured:
         yield from zip(chunk, rows, strict=True)
 
 
 def _on_ray(
     work: Callable[[list[Path]], list[Measured]], paths: Sequence[Path], address: str | None
 ) -> Iterator[tuple[list[Path], list[Measured]]]:
-    """Yields chunks as a cluster has measured them; two for each place are pending, and no more."""
+    """Yield chunks as a cluster has measured them; two for each place are pending, and no more."""
     import ray
 
     from paras2s.rollout.workers import start_ray

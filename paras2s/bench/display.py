@@ -78,11 +78,11 @@ def _by_order(reason: str, reply: str, orders: int, samples: int) -> list[str]:
     """
     reasons, replies = reason.split(ORDERS_APART), reply.split(ORDERS_APART)
     firsts = replies[::samples] if samples and len(replies) == orders * samples else None
-    if not any(one.strip() for one in reasons):
+    if not any(reason.strip() for reason in reasons):
         return firsts or [reply]
     if len(reasons) != orders:
         return [reason]
-    return [one if one.strip() else other for one, other in zip(reasons, firsts or [""] * orders, strict=True)]
+    return [reason if reason.strip() else other for reason, other in zip(reasons, firsts or [""] * orders, strict=True)]
 
 
 def _in_lines(reason: str) -> str:
@@ -93,7 +93,7 @@ def _in_lines(reason: str) -> str:
         return reason.strip()
     if not isinstance(keyed, dict) or not keyed:
         return reason.strip()
-    return "\n".join(f"{key}: {one if isinstance(one, str) else json.dumps(one)}" for key, one in keyed.items())
+    return "\n".join(f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in keyed.items())
 
 
 def show_verdict(

@@ -63,7 +63,7 @@ Scores = Mapping[AnswerKey, float | Unscored]
 
 
 def load_ratings(path: Path) -> list[Rating]:
-    """Ratings of a CSV with the columns id, system, category, rater and score: a row each, in its order.
+    """Return the ratings of a CSV with the columns id, system, category, rater and score: a row each, in its order.
 
     Raises:
         DataError: missing, empty, a missing or unknown column, a wrong value, or a rater twice on one answer; names file:line
@@ -73,17 +73,17 @@ def load_ratings(path: Path) -> list[Rating]:
 
 
 def _checked(path: Path, rows: Iterable[tuple[int, Any]], kind: type[RowKind], once: Sequence[str]) -> list[RowKind]:
-    """Records of a file's rows, those that `once` names different in each."""
+    """Record of a file's rows, those that `once` names different in each."""
     records: dict[tuple[str, ...], RowKind] = {}
     for number, row in rows:
         try:
-            one = kind.model_validate(row)
+            record = kind.model_validate(row)
         except ValidationError as error:
             raise DataError(f"{path}:{number}: {first_problem(error)}") from error
-        names = tuple(getattr(one, name) for name in once)
+        names = tuple(getattr(record, name) for name in once)
         if names in records:
-            raise DataError(f"{path}:{number}: {', '.join(once)}: {', '.join(names)} stands more than once")
-        records[names] = one
+            raise DataError(f"{path}:{number}: {', '.join(once)}: {', '.join(names)} occurs more than once")
+        records[names] = record
     if not records:
         raise DataError(f"{path}: holds no rows")
     return list(records.values())
@@ -110,7 +110,7 @@ class GroupAgreement:
 class SystemMeans:
     """Mean scores of a system's `n` answers with both sides, and its rank by each: 1 is best, equal means share one.
 
-    In the column "average" it is the mean of the category means, as in the paper; None where a category has none.
+    In the column "average" it is the mean of the category means, as in the paper; None if a category has none.
     """
 
     automatic: float | None
@@ -159,7 +159,7 @@ def human_agreement(
             raise DataError(f"category: {key.category!r} is no category's name; it stands for all of them")
         if category_of.setdefault(key.id, key.category) != key.category:
             raise DataError(f"category: query {key.id!r} is in {category_of[key.id]!r} and in {key.category!r}")
-    apart = {key: True for key, one in given.items() if discard_disagreement and len(set(one)) == len(one) >= 3}
+    apart = {key: True for key, ratings in given.items() if discard_disagreement and len(set(ratings)) == len(ratings) >= 3}
     pairs: dict[AnswerKey, tuple[float, float]] = {}
     missing: dict[AnswerKey, str] = {}
     for key in (key for key in given if key not in apart):
@@ -197,23 +197,23 @@ def _table(
     pairs: Mapping[AnswerKey, tuple[float, float]], systems: Sequence[str], categories: Sequence[str]
 ) -> dict[str, dict[str, SystemMeans]]:
     means: dict[str, dict[str, Means]] = {name: {} for name in (*categories, AVERAGE)}
-    for one in systems:
+    for system in systems:
         for name in categories:
-            means[name][one] = _means([pair for key, pair in pairs.items() if key[1:] == (one, name)])
-        means[AVERAGE][one] = _means([means[name][one] for name in categories])
+            means[name][system] = _means([pair for key, pair in pairs.items() if key[1:] == (system, name)])
+        means[AVERAGE][system] = _means([means[name][system] for name in categories])
     table: dict[str, dict[str, SystemMeans]] = {}
     for name, column in means.items():
         n = Counter(key.system for key in _of(name, pairs))
         sides = [[mean[side] for mean in column.values()] for side in (0, 1)]
         table[name] = {
-            one: SystemMeans(first, second, n[one], _rank(first, sides[0]), _rank(second, sides[1]))
-            for one, (first, second) in column.items()
+            system: SystemMeans(first, second, n[system], _rank(first, sides[0]), _rank(second, sides[1]))
+            for system, (first, second) in column.items()
         }
     return table
 
 
 def _means(pairs: Sequence[Means]) -> Means:
-    """Return the means of both sides; None where one is missing, since a mean over fewer would not compare."""
+    """Return the means of both sides; None if one is missing, since a mean over fewer would not compare."""
     known = [(first, second) for first, second in pairs if first is not None and second is not None]
     if not known or len(known) < len(pairs):
         return None, None
@@ -225,13 +225,13 @@ def _rank(mine: float | None, everyone: Sequence[float | None]) -> int | None:
 
 
 def _switched(column: Mapping[str, SystemMeans]) -> tuple[tuple[str, str], ...]:
-    sides = [(name, one.automatic, one.human) for name, one in column.items()]
+    sides = [(name, means.automatic, means.human) for name, means in column.items()]
     known = [(name, first, second) for name, first, second in sides if first is not None and second is not None]
     return tuple((a[0], b[0]) for a, b in combinations(known, 2) if (a[1] - b[1]) * (a[2] - b[2]) < 0)
 
 
 def markdown_tables(agreement: HumanAgreement) -> str:
-    """Tables 6 and 1 of the paper as Markdown, with what is missing on either side."""
+    """Return the tables 6 and 1 of the paper as Markdown, with what is missing on either side."""
     head = ("Category", "n", "Pearson", "p", "Spearman", "p", "Raters' alpha", "not scored", "not rated", "discarded")
     groups = [
         (name, group.n, *_correlation(group.pearson), *_correlation(group.spearman),
@@ -256,9 +256,9 @@ def markdown_tables(agreement: HumanAgreement) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _correlation(one: Correlation) -> list[str]:
-    p_value = "" if one.p_value is None else f"{one.p_value:.1e}" if one.p_value > 0 else "< 1e-300"
-    return [with_interval(one, 3, brackets=True, none=f"none ({one.why_none})"), p_value]
+def _correlation(correlation: Correlation) -> list[str]:
+    p_value = "" if correlation.p_value is None else f"{correlation.p_value:.1e}" if correlation.p_value > 0 else "< 1e-300"
+    return [with_interval(correlation, 3, brackets=True, none=f"none ({correlation.why_none})"), p_value]
 
 
 def _listed(title: str, names: Sequence[str]) -> list[str]:

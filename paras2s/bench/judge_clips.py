@@ -84,7 +84,7 @@ class JudgeOptions:
 class Outcome:
     """The result of one command: its JSON, a function that shows it, whether everything was scored, and what it is made from.
 
-    `made_from` is None where nothing was judged, and else called only for a verdict that is to be kept.
+    `made_from` is None if nothing was judged, and is called only for a verdict that is to be kept.
     """
 
     as_json: dict[str, Any]
@@ -94,7 +94,7 @@ class Outcome:
 
 
 def keep_outcome(folder: Path, kind: str, outcome: Outcome, clips: Mapping[str, Path | str | None]) -> Path | None:
-    """Adds what was judged to the folder's file of verdicts, with copies of the clips; None where nothing was judged.
+    """Add what was judged to the folder's file of verdicts, with copies of the clips; None if nothing was judged.
 
     Of `clips`, a text that names no file is the question in writing.
 
@@ -110,10 +110,10 @@ def keep_outcome(folder: Path, kind: str, outcome: Outcome, clips: Mapping[str, 
 def judge_pair(
     options: JudgeOptions, first: Path, second: Path, instruction: str | None, on_progress: Progress | None = None
 ) -> Outcome:
-    """Compares two clips.
+    """Compare two clips.
 
     Raises:
-        ConfigError: an option that this judge does not have, or one that it lacks. BudgetError: the budget ended.
+        ConfigError: an option is unknown to this judge, or missing. BudgetError: the budget ended.
     """
     clips = [as_clip(path) for path in (first, second)]
     pair = Pair(Utterance() if instruction is None else as_utterance(instruction), clips[0], clips[1])
@@ -138,17 +138,17 @@ def judge_pair(
 
 
 def _names(first: Path, second: Path) -> ClipNames:
-    """The names of two clips: those of their files, or by their paths where the names are alike."""
+    """Return the names of two clips: those of their files, or by their paths where the names are alike."""
     return (first.name, second.name) if first.name != second.name else (str(first), str(second))
 
 
 def judge_answer(
     options: JudgeOptions, question: str, answer: Path, style: str | None, on_progress: Progress | None = None
 ) -> Outcome:
-    """Scores one answer to a question.
+    """Score one answer to a question.
 
     Raises:
-        ConfigError: an option that this judge does not have, or one that it lacks. BudgetError: the budget ended.
+        ConfigError: an option is unknown to this judge, or missing. BudgetError: the budget ended.
     """
     clip = as_clip(answer)
     kind = options.named.kind
@@ -169,7 +169,7 @@ def judge_answer(
 
 
 def _compare_by_unisrm(options: JudgeOptions, pair: Pair, on_progress: Progress | None, names: ClipNames) -> Outcome:
-    """Compares by T4 with the instruction as its history, or by another task with the inputs that it takes."""
+    """Compare by T4 with the instruction as its history, or by another task with the inputs that it takes."""
     if options.tone is not None:
         raise ConfigError(f"--tone: {options.name} is a UniSRM and needs no tone classifier; leave it out")
     if pair.instruction.text is not None or (options.inputs and pair.instruction != Utterance()):
@@ -199,10 +199,10 @@ def _unisrm_without_calls(options: JudgeOptions, judge: UniSRMJudge, item: Pair 
 
 
 def judge_clip(options: JudgeOptions, clip: Path, on_progress: Progress | None = None) -> Outcome:
-    """Scores one clip by a task of an audio judge, or by a UniSRM's T2.
+    """Score one clip by a task of an audio judge, or by a UniSRM's T2.
 
     Raises:
-        ConfigError: inputs that the task does not have, or one that it lacks. BudgetError: the budget ended.
+        ConfigError: an input is unknown to the task, or missing. BudgetError: the budget ended.
     """
     inputs = options.inputs
     if options.named.kind == "unisrm":
@@ -224,10 +224,10 @@ def judge_clip(options: JudgeOptions, clip: Path, on_progress: Progress | None =
 def _judge_by_rubric(judge: RubricJudge, exchange: Exchange) -> Outcome:
     blueprint = judge.measure([exchange.answer])[0]
     verdict = _within_budget(judge.score_batch([replace(exchange, blueprint=blueprint)])[0])
-    found = {"verdict": to_json(verdict)}
+    outcome = {"verdict": to_json(verdict)}
     scored = not isinstance(verdict, Unscored)
     made_from = partial(_made_from, judge, exchange)
-    return _with_blueprints(found, {"answer": blueprint}, lambda out: show_verdict(out, verdict), scored, made_from)
+    return _with_blueprints(outcome, {"answer": blueprint}, lambda out: show_verdict(out, verdict), scored, made_from)
 
 
 def _judge_by_audio(
@@ -256,23 +256,23 @@ def _judge_by_audio(
 
 
 def _ensemble(judge: EnsembleJudge, aspects: Mapping[str, Preference | Unscored]) -> tuple[Fusion, ...]:
-    """The fusion of the aspects' labels in each order of the pair; of the second one the labels are as replied."""
+    """Return the fusion of the aspects' labels in each order of the pair; the second order's labels are as replied."""
     votes = {name: aspects[name] for name in judge.rule.aspects}
-    known = {name: one.order_labels for name, one in votes.items() if isinstance(one, Preference)}
+    known = {name: verdict.order_labels for name, verdict in votes.items() if isinstance(verdict, Preference)}
     orders = max(map(len, known.values()), default=0)
     name = judge.judges[0].config.ensemble
     return tuple(
         ensemble_of(
-            f"{name}, order {place + 1}" if orders > 1 else name,
+            f"{name}, order {index + 1}" if orders > 1 else name,
             judge.rule,
-            {aspect: cast(PairLabel, labels[place]) for aspect, labels in known.items()},
+            {aspect: cast(PairLabel, labels[index]) for aspect, labels in known.items()},
         )
-        for place in range(orders)
+        for index in range(orders)
     )
 
 
 def _made_from(judge: Judge, item: Pair | Exchange, fusion: tuple[Fusion, ...] = ()) -> MadeFrom:
-    """The item and its prompts, which are made again from cached measurements; no call is made."""
+    """Return the item and its prompts, which are made again from cached measurements; no call is made."""
     question = item.instruction if isinstance(item, Pair) else item.question
     # Of a UniSRM in this process the prompt is no request.
     unknown = isinstance(judge, UniSRMJudge) and judge.client is None
@@ -288,7 +288,7 @@ def _scored(judge: Judge, item: Exchange | Pair, verdict: Verdict | Unscored) ->
 
 
 def _audio_calls(judges: Sequence[AudioJudge], item: Pair | Exchange) -> dict[str, list[JudgeRequest]]:
-    """The orders of each judge's task."""
+    """Return the orders of each judge's task."""
     calls: dict[str, list[JudgeRequest]] = {}
     for judge in judges:
         orders = judge.judge_requests([item])[0]
@@ -301,7 +301,7 @@ def _audio_calls(judges: Sequence[AudioJudge], item: Pair | Exchange) -> dict[st
 def _without_calls(
     options: JudgeOptions, client: LLMClient, orders: Mapping[str, Sequence[JudgeRequest]], requests: Sequence[Request]
 ) -> Outcome:
-    """Writes the orders of each task and estimates the cost of the requests, as the options say."""
+    """Write the orders of each task and estimate the cost of the requests, as the options say."""
     if options.dump is not None:
         for task, messages in orders.items():
             write_dump(options.dump, task, messages)
@@ -318,7 +318,7 @@ def _without_calls(
 
 
 def _estimate(judge: Judge, item: Pair | Exchange) -> Outcome | None:
-    """The cost at most; None where the item cannot be judged, as judging it says without a call."""
+    """Return the cost at most; None if the item cannot be judged, as judging it says without a call."""
     if not isinstance(judge, LLMJudge):
         raise ConfigError(f"--estimate: {judge.name} makes no call; leave it out")
     requests = judge.requests([item])[0]
@@ -345,14 +345,14 @@ def _verdict(
         if isinstance(verdict, PairVerdict):
             overall = judge.rule.fuse(verdict.labels)
             fusion = (fusion_of(judge.config.judge.fusion, judge.rule, verdict.labels),)
-    found = {"verdict": to_json(verdict), **({"overall": overall} if overall else {})}
+    outcome = {"verdict": to_json(verdict), **({"overall": overall} if overall else {})}
     scored = not isinstance(verdict, Unscored)
     show = partial(show_verdict, verdict=verdict, overall=overall, names=names)
-    return _with_blueprints(found, blueprints, show, scored, partial(_made_from, judge, item, fusion))
+    return _with_blueprints(outcome, blueprints, show, scored, partial(_made_from, judge, item, fusion))
 
 
 def _with_blueprints(
-    found: dict[str, Any],
+    outcome: dict[str, Any],
     blueprints: dict[str, Blueprint],
     show: Callable[[Console], None],
     scored: bool,
@@ -363,8 +363,8 @@ def _with_blueprints(
             show_blueprints(console, blueprints)
         show(console)
 
-    described = {name: to_json(one) for name, one in blueprints.items()}
-    return Outcome({**found, "blueprints": described}, show_all, scored, made_from)
+    described = {name: to_json(blueprint) for name, blueprint in blueprints.items()}
+    return Outcome({**outcome, "blueprints": described}, show_all, scored, made_from)
 
 
 def _preferences(
@@ -375,7 +375,7 @@ def _preferences(
             show_preference(console, task, preference, names)
 
     scored = not any(isinstance(preference, Unscored) for preference in preferences.values())
-    return Outcome({"verdicts": {task: to_json(one) for task, one in preferences.items()}}, show, scored, made_from)
+    return Outcome({"verdicts": {task: to_json(verdict) for task, verdict in preferences.items()}}, show, scored, made_from)
 
 
 def _within_budget(verdict: Any) -> Any:

@@ -21,7 +21,7 @@ VERDICTS = "verdicts.jsonl"
 
 
 class Fusion(BaseModel):
-    """The way from several labels to one: the rule, and its steps in words with the label that stands after each."""
+    """The fusion of several labels into one: the rule, and its steps in words with the label after each."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -33,7 +33,7 @@ class Fusion(BaseModel):
 class MadeFrom(BaseModel):
     """The clips of a verdict by what they are ("question", "answer 1"), as paths from the folder of the verdict's file.
 
-    `prompts` are the messages that were sent, () where no call was made and None where they are not known; `words` is the
+    `prompts` are the messages that were sent, () if no call was made and None if they are not known; `words` is the
     question in writing.
     """
 
@@ -46,33 +46,33 @@ class MadeFrom(BaseModel):
     fusion: tuple[Fusion, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The keys that are set, as plain JSON."""
+        """Return the keys that are set, as plain JSON."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
 def fusion_of(name: str, rule: FusionRule, labels: dict[Dimension, Label]) -> Fusion:
-    """The fusion of a pair's labels by a rule."""
+    """Return the fusion of a pair's labels by a rule."""
     return Fusion(rule=name, says=rule.says, steps=tuple(rule.steps(labels)))
 
 
 def ensemble_of(name: str, rule: EnsembleRule, labels: Mapping[str, PairLabel]) -> Fusion:
-    """The fusion of the aspects' labels by an ensemble's rule."""
+    """Return the fusion of the aspects' labels by an ensemble's rule."""
     return Fusion(rule=name, says=rule.says, steps=tuple(rule.steps(labels)))
 
 
 def sent(requests: Sequence[Request] | Unscored) -> tuple[str, ...]:
-    """The prompts of an item's requests; () for an item that cannot be judged."""
+    """Return the prompts of an item's requests; () for an item that cannot be judged."""
     return () if isinstance(requests, Unscored) else tuple(prompts_of(requests))
 
 
 def clip_names(clips: Mapping[str, Path | None], folder: Path) -> dict[str, str]:
-    """Clips as paths from a folder; those that are None are left out."""
-    here = folder.resolve()
-    return {name: os.path.relpath(path.resolve(), here) for name, path in clips.items() if path is not None}
+    """Return the clips as paths from a folder; those that are None are left out."""
+    root = folder.resolve()
+    return {name: os.path.relpath(path.resolve(), root) for name, path in clips.items() if path is not None}
 
 
-def keep_verdict(folder: Path, kind: str, found: Mapping[str, Any], made_from: MadeFrom, clips: Mapping[str, Path]) -> Path:
-    """Adds a verdict to `folder`/verdicts.jsonl with copies of its clips; returns the file.
+def keep_verdict(folder: Path, kind: str, outcome: Mapping[str, Any], made_from: MadeFrom, clips: Mapping[str, Path]) -> Path:
+    """Add a verdict to `folder`/verdicts.jsonl with copies of its clips; returns the file.
 
     Raises:
         StorageError: the disk refused.
@@ -88,6 +88,6 @@ def keep_verdict(folder: Path, kind: str, found: Mapping[str, Any], made_from: M
         except OSError as error:
             raise StorageError(f"cannot write {folder}: {error.strerror or error}; free disk space and run again") from error
         kept[name] = f"clips/{copy.name}"
-    row = {"kind": kind, **found, "files": {name: str(path) for name, path in clips.items()}}
+    row = {"kind": kind, **outcome, "files": {name: str(path) for name, path in clips.items()}}
     append_jsonl(folder / VERDICTS, {**row, "made_from": made_from.model_copy(update={"clips": kept}).to_json()})
     return folder / VERDICTS

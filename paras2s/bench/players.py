@@ -19,7 +19,7 @@ class Player:
 
 
 def player_of(clip: Clip) -> Player:
-    """The clip in Ogg Vorbis at 16 kHz at most: speech needs no more, and a page stays small."""
+    """Return the clip in Ogg Vorbis at 16 kHz at most: speech needs no more, and a page stays small."""
     # Also, libsndfile's Vorbis encoder dies of a minute at 48 kHz.
     encoded = encode_clip(clip.at(min(clip.sample_rate_hz, EMBEDDED_RATE_HZ)), "OGG")
     return Player(f"data:audio/ogg;base64,{base64.b64encode(encoded).decode()}")

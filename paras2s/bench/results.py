@@ -27,7 +27,7 @@ class AnswerRow:
     `word_error_rate` compares the two (a share, may exceed 1). `tone` is the tone of voice (None: not measured) and
     `tone_scores` the share of each tone considered. `score` is the judge's, 1 to 5, with its `reason` in words;
     a row without a score says why in `unscored`. `fitting` means a score of at least 4. `family` is the kind of answer
-    the judge recognised, None where it recognised or names none. `model_score` is the reward model's (None: it gave none).
+    the judge recognised, None if it recognised or names none. `model_score` is the reward model's (None: it gave none).
     `parts` are scores that the judge's is made of, by name (the rubric's: kind, tone, topic).
     `prompts` are the messages that the judge was sent (None: not kept; (): no call was made), `reply` is what it said to them.
 
@@ -76,13 +76,13 @@ class AnswerRow:
                 raise DataError(f"{key}: {value} is not a finite number of at least 0")
 
 
-def require_new(path: Path, there: Iterable[str], own: Iterable[str]) -> None:
+def require_new(path: Path, existing: Iterable[str], own: Iterable[str]) -> None:
     """Refuse to replace another judge's verdicts; `there` and `own` name judges as NAME/VERSION/PROMPT_HASH.
 
     Raises:
         StorageError: the file holds verdicts of another judge, or of other prompts.
     """
-    if others := sorted(set(there) - set(own)):
+    if others := sorted(set(existing) - set(own)):
         raise StorageError(f"{path} holds verdicts of {', '.join(others)}; give another --out, or delete it")
 
 

@@ -1,8 +1,8 @@
 """Systems that answer spoken questions: a folder of clips, an audio chat endpoint, a policy, and the two baseline systems.
 
 The baselines are ParaS2S's (section 5.6): the cascade knows the words and nothing of the voice, the topline the words and the
-true style. An LLM writes their answers and a TTS speaks them, or, offline, both come from the shipped scripts. An answer that
-is not there has a reason, and is never silence.
+true style. An LLM writes their answers and a TTS speaks them, or, offline, both come from the shipped scripts. A missing
+answer has a reason, and is never silence.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Response:
 
     @property
     def missing(self) -> str | None:
-        """The reason why there is nothing to judge, None where there is something."""
+        """The reason why there is nothing to judge, or None."""
         return "no answer" if self.clip is None and not self.failed else self.failed
 
 
@@ -65,7 +65,7 @@ class System(Protocol):
     """Answers every question `count` times."""
 
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """Responses [n questions, count].
+        """Return the responses [n questions, count].
 
         Raises:
             BudgetError: the budget ended; a later run goes on from there.
@@ -73,17 +73,17 @@ class System(Protocol):
 
 
 def question_of_query(query: Query, folder: Path) -> SpokenQuestion:
-    """A manifest's query as a question."""
+    """Return a manifest's query as a question."""
     return SpokenQuestion(query.id, folder / query.clip, query.transcript, query.text, query.style, query.category)
 
 
 def find_clip(folder: Path, name: str) -> Path | None:
-    """The clip NAME.wav of a folder, or of another known suffix; None where there is none."""
+    """Return the clip NAME.wav of a folder, or of another known suffix, or None."""
     return next((path for suffix in SUFFIXES if (path := folder / f"{name}{suffix}").is_file()), None)
 
 
 def open_system(spec: str, curation: Path | None, cache_dir: Path) -> System:
-    """A system by its spec: `cascade`, `topline`, an endpoint's YAML, a checkpoint's folder, or a folder of clips.
+    """Return a system by its spec: `cascade`, `topline`, an endpoint's YAML, a checkpoint's folder, or a folder of clips.
 
     Raises:
         ConfigError: it is none of these, or a baseline without a curation's config.
@@ -109,12 +109,12 @@ def _curation_of(baseline: str, curation: Path | None) -> CurationConfig:
 
 
 def is_finished(spec: str) -> bool:
-    """Whether a system is a folder of finished clips."""
+    """Return whether a system is a folder of finished clips."""
     return Path(spec).is_dir() and not is_checkpoint(Path(spec))
 
 
 def fingerprint(spec: str, curation: Path | None = None) -> list[Any]:
-    """The identity of a system: an endpoint's model and settings, a baseline's curation, a folder's files by name, size, time.
+    """Return a system's identity: an endpoint's model and settings, a baseline's curation, a folder's file names, sizes, times.
 
     The path as it was typed is no part of it.
 
@@ -128,8 +128,8 @@ def fingerprint(spec: str, curation: Path | None = None) -> list[Any]:
         return [load_audio_chat(path).model_dump(include={"base_url", "model", "voice", "system", "temperature"})]
     if not path.is_dir():
         raise ConfigError(f"--system: {spec!r} is no folder and no YAML of an endpoint")
-    files = sorted(one for one in path.iterdir() if one.is_file())
-    return [[one.name, one.stat().st_size, one.stat().st_mtime_ns] for one in files]
+    files = sorted(clip for clip in path.iterdir() if clip.is_file())
+    return [[clip.name, clip.stat().st_size, clip.stat().st_mtime_ns] for clip in files]
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class FolderSystem:
     folder: Path
 
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """Reads every clip; one that is missing or broken is a reason.
+        """Read every clip; a missing or broken clip is a reason.
 
         Raises:
             ConfigError: no clip can be read.
@@ -170,16 +170,16 @@ class EndpointSystem:
         self._chat = AudioChat(config, cache / "answers")
 
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """Sends as many requests at once as the endpoint has slots."""
-        requests = [AudioChatRequest((read_clip(one.clip),), number) for one in questions for number in range(count)]
-        turns = [Response(one.text, one.clip, one.failed) for one in self._chat.complete_all(requests, on_progress)]
+        """Send as many requests at once as the endpoint has slots."""
+        requests = [AudioChatRequest((read_clip(question.clip),), number) for question in questions for number in range(count)]
+        turns = [Response(turn.text, turn.clip, turn.failed) for turn in self._chat.complete_all(requests, on_progress)]
         return [turns[start : start + count] for start in range(0, len(turns), count)]
 
 
 def _prompts_from_clips(policy: Policy, questions: Sequence[SpokenQuestion]) -> list[Prompt]:
     from paras2s.policy.types import Turn
 
-    return [policy.encode_prompt([Turn("user", one.transcript, read_clip(one.clip))]) for one in questions]
+    return [policy.encode_prompt([Turn("user", question.transcript, read_clip(question.clip))]) for question in questions]
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class PolicySystem:
     BATCH = 32
 
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """Samples in batches of questions."""
+        """Sample the responses in batches of questions."""
         from paras2s.audio.text_embedding import embed_sentences
         from paras2s.rollout.engine import NativeEngine, answer_seeds
 
@@ -212,7 +212,7 @@ class PolicySystem:
             batch = questions[start : start + self.BATCH]
             seeds = answer_seeds(self.seed, FirstStep.BENCHMARK + self.first + start, range(len(batch)), count)
             prompts = self.prompts(self.policy, batch)
-            for rollout in engine.generate([one.id for one in batch], SampleRequest(prompts, seeds, sampling)):
+            for rollout in engine.generate([prompt.id for prompt in batch], SampleRequest(prompts, seeds, sampling)):
                 row = zip(rollout.texts, rollout.waves, strict=True)
                 responses.append([_sampled(text, Clip(wave, rollout.sample_rate_hz)) for text, wave in row])
             on_progress(len(responses), len(questions))
@@ -233,7 +233,7 @@ class LLMBaseline:
     knows_style: bool
 
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """One text a question, spoken `count` times."""
+        """Write a text for each question and speak it `count` times."""
         from paras2s.data_gen.curation.llm_calls import CurationLLM, WrittenAnswer
         from paras2s.data_gen.curation.text_filters import tone_instruction
         from paras2s.data_gen.curation.voices import Engines
@@ -245,18 +245,18 @@ class LLMBaseline:
         written = llm.check("answers", llm.prompt("answer_system", "answer"), WrittenAnswer, values, plain)
         agent = self.config.agent
         lines, places = [], []
-        for place, one in enumerate(written):
-            if isinstance(one, WrittenAnswer):
-                tone = one.tone if self.knows_style else "neutral"
-                manner = one.tone if self.knows_style and agent.engine == "openai" else ""
-                lines += [Line(one.answer, agent, tone, manner, take) for take in range(count)]
-                places += [place] * count
+        for index, answer in enumerate(written):
+            if isinstance(answer, WrittenAnswer):
+                tone = answer.tone if self.knows_style else "neutral"
+                manner = answer.tone if self.knows_style and agent.engine == "openai" else ""
+                lines += [Line(answer.answer, agent, tone, manner, take) for take in range(count)]
+                places += [index] * count
         spoken = synthesise_all(Engines(self.config).of(agent), lines, self.config.cache_dir, on_progress)
         responses: list[list[Response]] = [[] for _ in questions]
-        for place, line, made in zip(places, lines, spoken, strict=True):
+        for index, line, made in zip(places, lines, spoken, strict=True):
             sound = Response(line.text, made) if isinstance(made, Clip) else Response(line.text, failed=made.reason)
-            responses[place].append(sound)
-        return [row or [Response(failed=str(written[place]))] * count for place, row in enumerate(responses)]
+            responses[index].append(sound)
+        return [row or [Response(failed=str(written[index]))] * count for index, row in enumerate(responses)]
 
     def _line(self, question: SpokenQuestion) -> dict[str, str]:
         if not self.knows_style:

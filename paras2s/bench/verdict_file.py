@@ -84,7 +84,7 @@ def judge_in_chunks(
         chunk = items[start : start + size]
 
         def within(now: int, total: int, start: int = start, n: int = len(chunk)) -> None:
-            # A judge counts calls, of which an item may take several.
+            # A judge counts calls, and an item may take several.
             on_progress(start + now * n // max(total, 1), len(items))
 
         outcomes = judge_chunk(chunk, within)

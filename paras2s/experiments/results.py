@@ -31,7 +31,7 @@ from paras2s.utils.tables import Styled, Table, number_text, percent, with_inter
 SCHEMA = 1
 FAILED = "failed.json"
 RESULTS, PAGE, README = "results.json", "results.md", "README.md"
-# A generated part of a document stands between two comments with its name.
+# A generated part of a document is between two comments with its name.
 BEGIN, END = "<!-- {name}: begin; renewed by `paras2s results` -->", "<!-- {name}: end -->"
 JUDGES = ("teacher", "independent")
 NAMES = {
@@ -78,7 +78,7 @@ def read_benched(run: Run) -> BenchedRun | None:
     if not (folder / "independent" / "summary.json").is_file():
         return None
     names = [name for name in SYSTEMS if (folder / f"{name}.jsonl").is_file()]
-    own, other = ({name: load_rows(place / f"{name}.jsonl") for name in names} for place in (folder, folder / "independent"))
+    own, other = ({name: load_rows(parent / f"{name}.jsonl") for name in names} for parent in (folder, folder / "independent"))
     return BenchedRun(own, other)
 
 
@@ -88,21 +88,21 @@ def collect(preset: str, seeds: Sequence[int], folder: Path, console: Console) -
     Raises:
         DataError: a run's files cannot be read, or lack a system that another seed has.
     """
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     benched: list[BenchedRun] = []
     for seed in seeds:
         run = Run(seed_config(preset, seed, folder), console, True)
         if (run.folder / FAILED).is_file():
-            found.append({"seed": seed, "failed": read_json(run.folder / FAILED)["reason"]})
-        elif (one := read_benched(run)) is not None:
-            benched.append(one)
-            found.append(_seed(run, one))
+            entries.append({"seed": seed, "failed": read_json(run.folder / FAILED)["reason"]})
+        elif (answers := read_benched(run)) is not None:
+            benched.append(answers)
+            entries.append(_seed(run, answers))
     return {
         "schema": SCHEMA,
         "command": f"paras2s results --preset {preset} --seeds '{' '.join(map(str, seeds))}'",
         "preset": preset,
-        "missing": sorted(set(seeds) - {one["seed"] for one in found}),
-        "seeds": found,
+        "missing": sorted(set(seeds) - {entry["seed"] for entry in entries}),
+        "seeds": entries,
         "over_seeds": {judge: over_seeds(benched, judge) for judge in JUDGES} if benched else None,
     }
 
@@ -136,7 +136,7 @@ def over_seeds(benched: Sequence[BenchedRun], judge: str) -> dict[str, Any]:
     Raises:
         DataError: a seed lacks a system, or has no scored answer in a category.
     """
-    sides = [_rows(one, judge) for one in benched]
+    sides = [_rows(answers, judge) for answers in benched]
     names = [name for name in SYSTEMS if any(name in side for side in sides)]
     try:
         systems = {
@@ -145,7 +145,7 @@ def over_seeds(benched: Sequence[BenchedRun], judge: str) -> dict[str, Any]:
         gain = gain_over([of_both(side["aligned"], side["sft"]) for side in sides])
     except (KeyError, ValueError) as error:
         raise DataError(f"the seeds do not compare: {error}") from error
-    return {"systems": {name: found[0].to_json() for name, found in systems.items()}, "gain": gain.to_json()}
+    return {"systems": {name: pair[0].to_json() for name, pair in systems.items()}, "gain": gain.to_json()}
 
 
 def write_results(results: Mapping[str, Any], docs: Path) -> list[Path]:
@@ -162,10 +162,10 @@ def rendered(results: Mapping[str, Any], docs: Path) -> dict[Path, str]:
     """Return the documents with generated parts, as they should read.
 
     Raises:
-        DataError: a document lacks the comments between which its part stands.
+        DataError: a document lacks the comments around its part.
     """
     parts = {docs / PAGE: ("seeds", page_part(results))}
-    # Its table stays that of the last results of all seeds that were wanted.
+    # Its table stays that of the last complete results of all requested seeds.
     complete = results["over_seeds"] and not results["missing"]
     parts |= {docs.parent / README: ("scores", readme_part(results))} if complete else {}
     return {path: _renewed(path, name, body) for path, (name, body) in parts.items() if path.is_file()}
@@ -183,9 +183,9 @@ def _renewed(path: Path, name: str, body: str) -> str:
 
 def page_part(results: Mapping[str, Any]) -> str:
     """Return the part of the page on results: each seed, all seeds, the gain."""
-    finished = [one for one in results["seeds"] if "failed" not in one]
-    commits = sorted({str(one["commit"])[:7] for one in finished})
-    machines = sorted({one["machine"] or "a machine that was not noted" for one in finished})
+    finished = [seed for seed in results["seeds"] if "failed" not in seed]
+    commits = sorted({str(seed["commit"])[:7] for seed in finished})
+    machines = sorted({seed["machine"] or "a machine that was not noted" for seed in finished})
     missing = f" Not run yet: seeds {', '.join(map(str, results['missing']))}." if results["missing"] else ""
     if not results["seeds"]:
         return f"`{results['command']}`:{missing}"
@@ -202,8 +202,8 @@ def page_part(results: Mapping[str, Any]) -> str:
 
 
 def _minutes(seeds: Sequence[Mapping[str, Any]]) -> str:
-    minutes = [round(one["minutes"]) for one in seeds]
-    return "-" if not minutes else " to ".join(str(one) for one in sorted({min(minutes), max(minutes)}))
+    minutes = [round(seed["minutes"]) for seed in seeds]
+    return "-" if not minutes else " to ".join(str(minute) for minute in sorted({min(minutes), max(minutes)}))
 
 
 def _seed_table(seeds: Sequence[Mapping[str, Any]]) -> str:
@@ -240,7 +240,7 @@ def _system_table(results: Mapping[str, Any]) -> str:
 
 def mean_shares(results: Mapping[str, Any], name: str) -> tuple[str, str]:
     """Return contrasts told apart and word errors of a system, each the mean over the seeds where it was measured."""
-    rows = [one["teacher"][name] for one in results["seeds"] if "failed" not in one and name in one["teacher"]]
+    rows = [seed["teacher"][name] for seed in results["seeds"] if "failed" not in seed and name in seed["teacher"]]
     means: dict[str, Any] = {}
     for key in ("contrast", "word_error_rate"):
         values = [row[key]["mean"] for row in rows if row[key]["mean"] is not None]
@@ -252,10 +252,10 @@ def _gain_table(results: Mapping[str, Any]) -> str:
     """Return the gain of the aligned policy over its warm-up, by each judge."""
     head = ["aligned over SFT", "difference", "in %", "middle half, SFT", "aligned", "better answer", "seeds above 0"]
     rows = []
-    finished = [one for one in results["seeds"] if "failed" not in one]
+    finished = [seed for seed in results["seeds"] if "failed" not in seed]
     for judge in JUDGES:
         gain = results["over_seeds"][judge]["gain"]
-        above = sum(one["gain"][judge]["difference"]["low"] > 0 for one in finished)
+        above = sum(seed["gain"][judge]["difference"]["low"] > 0 for seed in finished)
         cells = [with_interval(gain["difference"], signed=True), with_interval(gain["percent"], 1, unit=" %", signed=True)]
         cells += [with_interval(gain["middle_before"]), with_interval(gain["middle_after"])]
         cells += [with_interval(gain["improvement"], 1, scale=100.0, unit=" %"), f"{above} of {len(finished)}"]
@@ -272,8 +272,8 @@ def readme_part(results: Mapping[str, Any]) -> str:
         if name in teacher
     ]
     table = Table(("system", "score", "independent judge", "contrasts told apart", "word errors"), rows)
-    finished = [one for one in results["seeds"] if "failed" not in one]
-    commits = sorted({str(one["commit"])[:7] for one in finished})
+    finished = [seed for seed in results["seeds"] if "failed" not in seed]
+    commits = sorted({str(seed["commit"])[:7] for seed in finished})
     seeds = "seed" if len(finished) == 1 else "seeds"
     made = f"{len(finished)} {seeds}, commit {', '.join(commits)}, `{results['command']}`, {_minutes(finished)} minutes a seed."
     return f"{table.markdown()}\n\n{made}"

@@ -53,7 +53,7 @@ BENCH_BATCH = 32
 CURVE_POINTS = 12
 CURVES = ("loss", "reward", "reward_format", "reward_accuracy", "reward_consistency", "flat_group_share", "kl")
 Rows = Mapping[str, BenchRow]
-# None where the measure does not ask this reply.
+# None if the measure does not ask this reply.
 Value = Callable[[Item, BenchRow], float | None]
 
 
@@ -129,15 +129,15 @@ def _run_stage(stage: _Stage, console: Console) -> None:
     """Train a model and bench it, so that a run that is stopped has figures of what it trained."""
     consistent = _consistent_grpo(stage.config)
     decision = consistent.weights.model_copy(update={"consistency": 0.0})
-    place, begin = stage.folder / stage.name, stage.folder / SFT
+    target, begin = stage.folder / stage.name, stage.folder / SFT
     if not stage.quiet:
         console.print(f"seed {stage.seed}: {MODELS[stage.name]}", highlight=False)
     with _timed(stage.folder, stage.name, "training"):
         if stage.name == SFT:
-            run_sft(stage.config, stage.data, place, stage.seed, console, stage.quiet)
+            run_sft(stage.config, stage.data, target, stage.seed, console, stage.quiet)
         else:
             settings = consistent if stage.name == CONSISTENT else consistent.model_copy(update={"weights": decision})
-            run_grpo(settings, begin, stage.data, place, stage.seed, console, stage.quiet)
+            run_grpo(settings, begin, stage.data, target, stage.seed, console, stage.quiet)
     with _timed(stage.folder, stage.name, "bench"):
         # SFT beside it, without which there are no tables; the third may be judged by another process just now.
         models = list(dict.fromkeys([SFT, stage.name]))
@@ -174,7 +174,7 @@ def _judge_path(folder: Path, name: str) -> Path:
 
 @contextmanager
 def _timed(folder: Path, part: str, what: str) -> Iterator[None]:
-    """Add the minutes to those of a part, also of one that is stopped by an error. Each process writes another part's file."""
+    """Add the minutes to those of a part, even if an error stops it. Each process writes another part's file."""
     path, started = _minutes_path(folder, part), time.monotonic()
     try:
         yield
@@ -184,7 +184,7 @@ def _timed(folder: Path, part: str, what: str) -> Iterator[None]:
 
 
 def _minutes_path(folder: Path, part: str) -> Path:
-    # Beside the models: what lies in their folders is part of their version.
+    # Beside the models: their folders' content is part of their version.
     return folder / "minutes" / f"{part}.json"
 
 
@@ -206,7 +206,7 @@ def collect(config: UniSRMConfig, command: str, seeds: Sequence[int], folder: Pa
         "config": config.name,
         "missing": sorted(set(seeds) - set(finished)),
         "items": {split: {task: _count(items, task, split) for task in TASKS} for split in ("sft", "rl", "bench")},
-        "shortcuts": [asdict(one) for one in measure_shortcuts(data.folder, items)],
+        "shortcuts": [asdict(shortcut) for shortcut in measure_shortcuts(data.folder, items)],
         "data_minutes": read_json(_minutes_path(folder, "all"))["data"],
         "seeds": [_seed(data, seed, folder / f"seed{seed}") for seed in finished],
         "gains": _gains_of(data, [folder / f"seed{seed}" for seed in finished]),
@@ -220,7 +220,7 @@ def _count(items: Sequence[Item], task: str, split: str) -> int:
 def _seed(data: BenchData, seed: int, folder: Path) -> dict[str, Any]:
     report = read_json(folder / "bench" / "unisrm.json")
     places = {name: str(_judge_path(folder, name)) for name in MODELS}
-    judges = {name: report["judges"][place]["columns"] for name, place in places.items() if place in report["judges"]}
+    judges = {name: report["judges"][row]["columns"] for name, row in places.items() if row in report["judges"]}
     rows = {name: _own_rows(folder, name) for name in judges}
     return {
         "seed": seed,
@@ -247,8 +247,8 @@ def _minutes(folder: Path) -> dict[str, float]:
     """Return the minutes of each model's training, and of the bench of all."""
     paths = {name: _minutes_path(folder, name) for name in ("all", *MODELS)}
     spent = {name: read_json(path) for name, path in paths.items() if path.is_file()}
-    training = {name: one["training"] for name, one in spent.items() if name in MODELS}
-    return training | {"bench": sum(one.get("bench", 0.0) for one in spent.values())}
+    training = {name: minutes["training"] for name, minutes in spent.items() if name in MODELS}
+    return training | {"bench": sum(minutes.get("bench", 0.0) for minutes in spent.values())}
 
 
 def _own_rows(folder: Path, name: str) -> dict[str, BenchRow]:
@@ -267,8 +267,8 @@ def _dimensions(item: Item, row: BenchRow) -> float:
         return 0.0
     keys = TASKS[item.task].keys
     record = item.record
-    wanted = preferences(record) if isinstance(record, PairRecord) else record.scores
-    return sum(row.dimensions.get(key) == one for key, one in zip(keys, wanted, strict=True)) / len(keys)
+    expected = preferences(record) if isinstance(record, PairRecord) else record.scores
+    return sum(row.dimensions.get(key) == value for key, value in zip(keys, expected, strict=True)) / len(keys)
 
 
 def _right_or_coin(item: Item, row: BenchRow) -> float:
@@ -287,23 +287,23 @@ def _of_tasks(data: BenchData, rows: Mapping[str, BenchRow], value: Callable[[It
 
 def _by_fault(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[str, dict[str, dict[str, float]]]:
     """Return the shares right and decided of all asked, by task and by the worse candidate's fault where it is known."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    shares: dict[str, dict[str, dict[str, float]]] = {}
     for task in TASKS:
         for fault in sorted({item.factors["fault"] for item in data.of_task(task) if "fault" in item.factors}):
             own = [(item, rows[item.id]) for item in data.of_task(task) if item.factors.get("fault") == fault]
-            right, decided = sum(_right(*one) for one in own), sum(row.unscored is None for _, row in own)
-            found.setdefault(task, {})[fault] = {"value": right / len(own), "decided": decided / len(own), "n": len(own)}
-    return found
+            right, decided = sum(_right(*pair) for pair in own), sum(row.unscored is None for _, row in own)
+            shares.setdefault(task, {})[fault] = {"value": right / len(own), "decided": decided / len(own), "n": len(own)}
+    return shares
 
 
 def _undecided(rows: Mapping[str, BenchRow]) -> dict[str, dict[str, int]]:
     """Return the number of replies without a verdict, by task and by the broken rule of the format, or else the reason."""
-    found: dict[str, dict[str, int]] = {}
+    undecided: dict[str, dict[str, int]] = {}
     for row in rows.values():
         if row.unscored is not None:
-            reasons, reason = found.setdefault(row.task, {}), row.malformed or row.unscored
+            reasons, reason = undecided.setdefault(row.task, {}), row.malformed or row.unscored
             reasons[reason] = reasons.get(reason, 0) + 1
-    return found
+    return undecided
 
 
 def _scores_and_reasons(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[str, dict[str, dict[str, float]]]:
@@ -311,23 +311,23 @@ def _scores_and_reasons(data: BenchData, rows: Mapping[str, BenchRow]) -> dict[s
 
     Of pairs whose reply can be parsed. The embedded data has a handful of reasons, so that equal words are a fair measure.
     """
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    agreed: dict[str, dict[str, dict[str, float]]] = {}
     for task in TASKS.values():
         sides = [
-            (wanted, said)
+            (given, said)
             for item in data.of_task(task.id)
             if isinstance(item.record, PairRecord) and item.record.sides and rows[item.id].unscored is None
             if isinstance(reply := parse_reply(task.id, rows[item.id].reply), PairRecord) and reply.sides
-            for wanted, said in zip(item.record.sides, reply.sides, strict=True)
+            for given, said in zip(item.record.sides, reply.sides, strict=True)
         ]
-        for place, key in enumerate(task.keys if sides else ()):
+        for index, key in enumerate(task.keys if sides else ()):
             same = [
-                (one.scores[place] == other.scores[place], one.explanations[place] == other.explanations[place])
-                for one, other in sides
+                (first.scores[index] == other.scores[index], first.explanations[index] == other.explanations[index])
+                for first, other in sides
             ]
             scores, reasons = (sum(column) / len(same) for column in zip(*same, strict=True))
-            found.setdefault(task.id, {})[key] = {"score": scores, "reason": reasons, "n": len(same)}
-    return found
+            agreed.setdefault(task.id, {})[key] = {"score": scores, "reason": reasons, "n": len(same)}
+    return agreed
 
 
 def _gains_of(data: BenchData, folders: Sequence[Path]) -> list[dict[str, Any]]:
@@ -336,7 +336,7 @@ def _gains_of(data: BenchData, folders: Sequence[Path]) -> list[dict[str, Any]]:
     return [
         {"from": first, "to": second, "measure": measure, **figure_json(_gain(data, pairs, value))}
         for first, second in GAINS
-        if (pairs := [(one[first], one[second]) for one in rows if first in one and second in one]) and len(pairs) == len(rows)
+        if (pairs := [(row[first], row[second]) for row in rows if first in row and second in row]) and len(pairs) == len(rows)
         for measure, value in MEASURES.items()
     ]
 
@@ -421,7 +421,7 @@ def _head(results: Mapping[str, Any], seed: Mapping[str, Any]) -> list[str]:
     minutes = {"data": results["data_minutes"], **seed["minutes"]}
     spent = ", ".join(f"{MODELS.get(name, name)} {value:.0f}" for name, value in minutes.items())
     # The stored file has its keys in another order.
-    items = ", ".join(f"{sum(one.values())} for {split}" for split, one in sorted(results["items"].items()))
+    items = ", ".join(f"{sum(count.values())} for {split}" for split, count in sorted(results["items"].items()))
     models = seed["origin"]["models"]
     begun = {name: str(models[name]["commit"])[:7] for name in MODELS if name in models}
     commits = ", ".join(f"{MODELS[name]} {commit}" for name, commit in begun.items())
@@ -450,15 +450,15 @@ def _means(seeds: Sequence[Mapping[str, Any]]) -> str:
     rows: list[Sequence[object]] = []
     for column in COLUMNS:
         for name, title in MODELS.items():
-            found = [one["models"].get(name, {}).get(column, {"absent": ""}) for one in seeds]
-            if any("absent" in one for one in found):
+            figures = [seed["models"].get(name, {}).get(column, {"absent": ""}) for seed in seeds]
+            if any("absent" in figure for figure in figures):
                 continue
             right, dimensions = (
-                [100 * one[key][name][column[:2]] for one in seeds] for key in ("right_of_asked", "dimensions_of_asked")
+                [100 * seed[key][name][column[:2]] for seed in seeds] for key in ("right_of_asked", "dimensions_of_asked")
             )
-            known = [one["pcc"]["value"] for one in found if one.get("pcc", {}).get("value") is not None]
-            uses = sum(one["sound"]["verdict"] == "uses the sound" for one in found)
-            above = sum(value > 100 * one["majority"][column]["value"] for value, one in zip(right, seeds, strict=True))
+            known = [figure["pcc"]["value"] for figure in figures if figure.get("pcc", {}).get("value") is not None]
+            uses = sum(figure["sound"]["verdict"] == "uses the sound" for figure in figures)
+            above = sum(value > 100 * seed["majority"][column]["value"] for value, seed in zip(right, seeds, strict=True))
             cells = [column, title, _spread(right, 1), _spread(dimensions, 1), _spread(known, 2) if known else None]
             rows.append([*cells, f"{uses} of {len(seeds)}", f"{above} of {len(seeds)}"])
     return Table(head, rows).markdown()
@@ -475,15 +475,19 @@ def _scores(seed: Mapping[str, Any]) -> str:
     for column in COLUMNS:
         task = column[:2]
         for name, title in MODELS.items():
-            found = seed["models"].get(name, {}).get(column, {"absent": "not trained"})
-            if "absent" in found:
+            figures = seed["models"].get(name, {}).get(column, {"absent": "not trained"})
+            if "absent" in figures:
                 continue
-            controls = found["controls"]
-            cells: list[object] = [column, title, percent(found["acc"]), f"{100 * seed['right_of_asked'][name][task]:.1f}"]
+            controls = figures["controls"]
+            cells: list[object] = [column, title, percent(figures["acc"]), f"{100 * seed['right_of_asked'][name][task]:.1f}"]
             cells += [percent(seed["majority"][column]), control(controls["text_only"]), control(controls["shuffled"])]
             cells += [control(controls["swapped"]) if "swapped" in controls else None]
             cells += [f"{100 * seed['dimensions_of_asked'][name][task]:.1f}"]
-            cells += [number(found["pcc"], 2) if "pcc" in found else None, found["sound"]["verdict"], percent(found["parsed"])]
+            cells += [
+                number(figures["pcc"], 2) if "pcc" in figures else None,
+                figures["sound"]["verdict"],
+                percent(figures["parsed"]),
+            ]
             rows.append(cells)
     return Table(head, rows).markdown()
 
@@ -497,7 +501,7 @@ def _faults(seed: Mapping[str, Any]) -> str:
     for task, faults in sorted(by_model[SFT].items()):
         for fault in sorted(faults):
             known = [by_model[name][task][fault] for name in trained]
-            shares = [f"{100 * one['value']:.1f} / {100 * one['decided']:.1f}" for one in known]
+            shares = [f"{100 * share['value']:.1f} / {100 * share['decided']:.1f}" for share in known]
             rows.append([task, fault, by_model[SFT][task][fault]["n"], *shares])
     return Table(head, rows).markdown()
 
@@ -524,7 +528,7 @@ def _reasons(seed: Mapping[str, Any]) -> str:
     for task in sorted(by_model[SFT]):
         for key in TASKS[task].keys:
             known = [by_model[name].get(task, {}).get(key) for name in trained]
-            cells = [f"{100 * one[what]:.1f}" if one else None for one in known for what in ("score", "reason")]
+            cells = [f"{100 * share[what]:.1f}" if share else None for share in known for what in ("score", "reason")]
             rows.append([task, key, *cells])
     return Table(head, rows).markdown()
 
@@ -542,9 +546,9 @@ def _gains(results: Mapping[str, Any]) -> str:
     rows: list[Sequence[object]] = []
     several = [("all", results)] if len(results["seeds"]) > 1 else []
     for first, second in GAINS:
-        for name, place in [*((str(one["seed"]), one) for one in results["seeds"]), *several]:
-            wanted = [one for one in place["gains"] if (one["from"], one["to"]) == (first, second)]
-            own = {one["measure"]: {key: one[key] for key in one.keys() - {"from", "to", "measure"}} for one in wanted}
+        for name, part in [*((str(seed["seed"]), seed) for seed in results["seeds"]), *several]:
+            gains = [gain for gain in part["gains"] if (gain["from"], gain["to"]) == (first, second)]
+            own = {gain["measure"]: {key: gain[key] for key in gain.keys() - {"from", "to", "measure"}} for gain in gains}
             if not own:
                 continue
             rows.append([f"{MODELS[second]} over {MODELS[first]}", name, *(percent(own[kind]) for kind in MEASURES)])
@@ -556,7 +560,7 @@ def _curves(seeds: Sequence[Mapping[str, Any]]) -> str:
     head = ["stage", "update", *CURVES]
     rows: list[Sequence[object]] = []
     for name, title in MODELS.items():
-        for parts in zip(*(one["curves"][name] for one in seeds if name in one["curves"]), strict=False):
+        for parts in zip(*(seed["curves"][name] for seed in seeds if name in seed["curves"]), strict=False):
             means = {key: sum(part[key] for part in parts) / len(parts) for key in CURVES if all(key in part for part in parts)}
             cells = [format(means[key], ".3f") if key in means else None for key in CURVES]
             rows.append([title, f"{parts[0]['step']:.0f}", *cells])
@@ -565,9 +569,9 @@ def _curves(seeds: Sequence[Mapping[str, Any]]) -> str:
 
 def _shortcuts(results: Mapping[str, Any]) -> str:
     head = ["shortcut", *TASKS]
-    names = list(dict.fromkeys(one["name"] for one in results["shortcuts"]))
+    names = list(dict.fromkeys(shortcut["name"] for shortcut in results["shortcuts"]))
     rows: list[Sequence[object]] = []
     for name in names:
-        own = {one["task"]: one["value"] for one in results["shortcuts"] if one["name"] == name}
+        own = {shortcut["task"]: shortcut["value"] for shortcut in results["shortcuts"] if shortcut["name"] == name}
         rows.append([name, *(number_text(own.get(task)) for task in TASKS)])
     return Table(head, rows).markdown()

@@ -58,10 +58,10 @@ def row_config(ablation: AblationConfig, row: AblationRow, seed: int) -> RunConf
 
 def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Return nested settings as dotted keys, so that one laid over a section leaves the section's other keys alone."""
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in settings.items():
-        found |= dotted(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
-    return found
+        flat |= dotted(value, f"{before}{key}.") if isinstance(value, dict) else {f"{before}{key}": value}
+    return flat
 
 
 def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks: int = 0) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks
     if aligned:
         run_align(run, dataset, resume=True)
     benched = run_bench(run, dataset, model, "test" if on == "test" else "validation", (row.system,))
-    found, independent = (summary(rows)[row.system] for rows in (benched.rows, benched.independent))
+    scores, independent = (summary(rows)[row.system] for rows in (benched.rows, benched.independent))
     kl = [step["kl"] for step in run.metrics() if step.get("kl") is not None][-KL_STEPS:]
     curve = judge_curve(run, dataset, model) if with_curve and model is not None else []
     paid = hack_report(run, dataset, hacks) if hacks and aligned else {}
@@ -96,11 +96,11 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks
         "x": row.x,
         "seed": run.config.seed,
         "commit": read_json(run.folder / ORIGIN)["commit"],
-        "scores": found,
+        "scores": scores,
         "independent": independent["overall"],
         "kl": sum(kl) / len(kl) if kl else None,
         "curve": [point.to_json() for point in curve],
-        "hacks": {kind: asdict(one) for kind, one in paid.items()},
+        "hacks": {kind: asdict(hack) for kind, hack in paid.items()},
         "reward_model_pearson": read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"] if aligned else None,
         "refresh_labels": labels_spent(run) if aligned else 0,
         "minutes": sum(run.timings().get(stage, 0.0) for stage in ("align", "bench")) / 60,
@@ -114,30 +114,30 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Pat
     folders = [run.folder for _, run in runs]
     if len(set(folders)) < len(folders):
         raise ConfigError(f"{ablation.name}: two rows would write {max(folders, key=folders.count)}; rename one")
-    # What an earlier try measured stands until it is measured again.
+    # An earlier try's figures are kept until they are measured again.
     earlier = {(row["row"], row["seed"]): row for row in _earlier(folder / "table.json")}
-    found: list[dict[str, Any]] = []
+    measured: list[dict[str, Any]] = []
     for number, (row, run) in enumerate(runs, 1):
         run.say(f"[bold]row {number} of {len(runs)}: {row.name}, seed {run.config.seed}[/bold]")
         run.open()
         # One place for all ablations: figures that start from the same warm-up do not each train it.
         share_stages(run, ablation.run_dir / "shared")
         try:
-            found.append(run_row(run, row, ablation.queries, "curve" in ablation.plots, ablation.hacks))
+            measured.append(run_row(run, row, ablation.queries, "curve" in ablation.plots, ablation.hacks))
         except (PolicyError, JudgeError) as error:
             # A row that diverges is a result as well; those after it are still to be run.
-            found.append({"row": row.name, "line": row.line, "x": row.x, "seed": run.config.seed, "failed": str(error)})
+            measured.append({"row": row.name, "line": row.line, "x": row.x, "seed": run.config.seed, "failed": str(error)})
             run.say(f"[red]row {row.name!r} failed[/red]: {error}")
         # After every row, so that a long grid can be looked at while it runs.
-        done = {(row["row"], row["seed"]) for row in found}
-        there = [earlier[key] for row, run in runs if (key := (row.name, run.config.seed)) in earlier and key not in done]
-        write_json(folder / "table.json", {"name": ablation.name, "queries": ablation.queries, "rows": [*found, *there]})
-        write_text(folder / "table.md", markdown(ablation, [*found, *there]))
+        done = {(row["row"], row["seed"]) for row in measured}
+        kept = [earlier[key] for row, run in runs if (key := (row.name, run.config.seed)) in earlier and key not in done]
+        write_json(folder / "table.json", {"name": ablation.name, "queries": ablation.queries, "rows": [*measured, *kept]})
+        write_text(folder / "table.md", markdown(ablation, [*measured, *kept]))
     for kind in ablation.plots:
-        if (plot := draw(ablation, found, kind)) is not None:
+        if (plot := draw(ablation, measured, kind)) is not None:
             write_text(folder / f"{kind}.svg", plot)
     if not quiet:
-        score_table(found, f"{ablation.name}, {ablation.queries} queries").show(console)
+        score_table(measured, f"{ablation.name}, {ablation.queries} queries").show(console)
     return folder
 
 
@@ -182,7 +182,7 @@ def score_table(rows: Sequence[dict[str, Any]], title: str = "") -> Table:
 
 
 def hack_table(rows: Sequence[dict[str, Any]]) -> Table | None:
-    """Return a table of what each row's reward pays for hacks; None where no row was asked."""
+    """Return a table of what each row's reward pays for hacks, or None if no row was asked."""
 
     def paid(share: Mapping[str, Any]) -> str | None:
         return None if share["paid"] is None else f"{percent(share['paid'], 0)} of {share['n_scored']}"
@@ -191,48 +191,48 @@ def hack_table(rows: Sequence[dict[str, Any]]) -> Table | None:
     if not probed:
         return None
     kinds = sorted(probed[0]["hacks"])
-    found = [(row["row"], row["seed"], *(paid(row["hacks"][kind]) for kind in kinds)) for row in probed]
-    return Table(("paid at least what the good answer is", "seed", *kinds), found)
+    cells = [(row["row"], row["seed"], *(paid(row["hacks"][kind]) for kind in kinds)) for row in probed]
+    return Table(("paid at least what the good answer is", "seed", *kinds), cells)
 
 
 def value_of(row: dict[str, Any], of: str) -> tuple[float | None, float | None]:
-    """Return a row's figure and its standard error; None where it was not measured.
+    """Return a row's figure and its standard error; None if it was not measured.
 
     The error of a share of 0 or 100 %, which is 0 whatever n is, is taken from how far Wilson's interval reaches.
     """
     if "failed" in row:
         return None, None
     key = {"score": "overall", "told_apart": "contrast", "words_understood": "word_error_rate"}[of]
-    one = row["scores"][key]
-    if one["mean"] is None:
+    figure = row["scores"][key]
+    if figure["mean"] is None:
         return None, None
-    error = one["standard_error"]
-    if (ends := one.get("wilson")) is not None:
+    error = figure["standard_error"]
+    if (ends := figure.get("wilson")) is not None:
         error = (ends[1] - ends[0]) / CERTAIN_FROM
-    return (1.0 - one["mean"] if of == "words_understood" else one["mean"]), error
+    return (1.0 - figure["mean"] if of == "words_understood" else figure["mean"]), error
 
 
 def answers_of(ablation: AblationConfig, row: str, seed: int) -> list[AnswerRow]:
     """Return the judged answers of a row's system; [] where the run's folder is gone."""
-    found = next(one for one in ablation.rows if one.name == row)
-    config = row_config(ablation, found, seed)
-    path = config.run_dir / ("bench" if ablation.queries == "test" else "bench-validation") / f"{found.system}.jsonl"
+    chosen = next(other for other in ablation.rows if other.name == row)
+    config = row_config(ablation, chosen, seed)
+    path = config.run_dir / ("bench" if ablation.queries == "test" else "bench-validation") / f"{chosen.system}.jsonl"
     return load_rows(path) if path.is_file() else []
 
 
 def paired_claim(ablation: AblationConfig, claim: Claim) -> tuple[float, float] | None:
     """Return the mean difference of two rows on the same questions and its error, by category, then over categories.
 
-    Over all seeds; None where rows are gone, or nothing can be paired.
+    Over all seeds; None if rows are gone, or nothing can be paired.
     """
-    found = []
+    estimates = []
     for seed in ablation.seeds:
         first, second = (answers_of(ablation, name, seed) for name in (claim.higher, claim.lower))
         estimate = _paired(first, second, claim) if first and second else None
         if estimate is None or estimate.mean is None or estimate.standard_error is None:
             return None
-        found.append((estimate.mean, estimate.standard_error))
-    return sum(mean for mean, _ in found) / len(found), sum(error**2 for _, error in found) ** 0.5 / len(found)
+        estimates.append((estimate.mean, estimate.standard_error))
+    return sum(mean for mean, _ in estimates) / len(estimates), sum(error**2 for _, error in estimates) ** 0.5 / len(estimates)
 
 
 def _paired(first: Sequence[AnswerRow], second: Sequence[AnswerRow], claim: Claim) -> Estimate | None:
@@ -240,11 +240,11 @@ def _paired(first: Sequence[AnswerRow], second: Sequence[AnswerRow], claim: Clai
         return None
     sides = [_by_query(rows, claim.of) for rows in (first, second)]
     places = {row.query_id: (row.category, row.contrast_id) for row in (*first, *second)}
-    shared = [one for one in places if one in sides[0] and one in sides[1] and places[one][0] not in claim.leave_out]
+    shared = [query for query in places if query in sides[0] and query in sides[1] and places[query][0] not in claim.leave_out]
     parts = []
-    for category in sorted({places[one][0] for one in shared}):
-        own = [one for one in shared if places[one][0] == category]
-        parts.append(clustered_mean([sides[0][one] - sides[1][one] for one in own], [places[one][1] for one in own]))
+    for category in sorted({places[query][0] for query in shared}):
+        own = [query for query in shared if places[query][0] == category]
+        parts.append(clustered_mean([sides[0][query] - sides[1][query] for query in own], [places[query][1] for query in own]))
     return mean_of_means(parts)
 
 
@@ -255,7 +255,7 @@ def _by_query(rows: Sequence[AnswerRow], of: str) -> dict[str, float]:
         value = row.score if of == "score" else None if row.word_error_rate is None else 1.0 - row.word_error_rate
         if value is not None:
             values.setdefault(row.query_id, []).append(value)
-    return {name: sum(found) / len(found) for name, found in values.items()}
+    return {name: sum(scores) / len(scores) for name, scores in values.items()}
 
 
 def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]], paired: tuple[float, float] | None = None) -> str:
@@ -269,9 +269,9 @@ def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]], paired: tuple[floa
             return "not measured: the rows' answers are gone"
         sides = []
         for name in (claim.higher, claim.lower):
-            found = [value_of(row, claim.of) for row in rows if row["row"] == name]
-            means = [mean for mean, _ in found if mean is not None]
-            errors = [error for _, error in found if error is not None]
+            figures = [value_of(row, claim.of) for row in rows if row["row"] == name]
+            means = [mean for mean, _ in figures if mean is not None]
+            errors = [error for _, error in figures if error is not None]
             if not means:
                 return f"not measured: {name}"
             if len(errors) < len(means):
@@ -293,20 +293,22 @@ def judge_claim(claim: Claim, rows: Sequence[dict[str, Any]], paired: tuple[floa
 
 
 def draw_panels(rows: Sequence[dict[str, Any]]) -> str | None:
-    """Draw reward model and judges over the steps of each row; None where none has a curve."""
+    """Draw reward model and judges over the steps of each row; None if no row has a curve."""
     from paras2s.bench.paras2s.curve import curves_of, curves_svg, point_of
 
     shown = [row for row in rows if row.get("curve")]
     if not shown:
         return None
-    names = [row["row"] if len({one["seed"] for one in shown}) == 1 else f"{row['row']}, seed {row['seed']}" for row in shown]
+    names = [
+        row["row"] if len({other["seed"] for other in shown}) == 1 else f"{row['row']}, seed {row['seed']}" for row in shown
+    ]
     return curves_svg(
-        [curves_of([point_of(one) for one in row["curve"]], name) for row, name in zip(shown, names, strict=True)]
+        [curves_of([point_of(point) for point in row["curve"]], name) for row, name in zip(shown, names, strict=True)]
     )
 
 
 def draw(ablation: AblationConfig, rows: Sequence[dict[str, Any]], of: str = "score") -> str | None:
-    """Draw the mean over seeds against `x`, a curve for each line, or a panel for each row; None where no row can be drawn."""
+    """Draw the mean over seeds against `x`, a curve for each line, or a panel for each row; None if no row can be drawn."""
     if of == "curve":
         return draw_panels(rows)
     placed = [(row, value) for row in rows if row["x"] is not None and (value := value_of(row, of)[0]) is not None]
@@ -317,8 +319,8 @@ def draw(ablation: AblationConfig, rows: Sequence[dict[str, Any]], of: str = "sc
     curves = []
     for line in lines:
         values: list[float | None] = []
-        for place in places:
-            means = [value for row, value in placed if (row["line"], row["x"]) == (line, place)]
+        for x in places:
+            means = [value for row, value in placed if (row["line"], row["x"]) == (line, x)]
             values.append(sum(means) / len(means) if means else None)
         curves.append(values)
     what = "Score from 1 to 5" if of == "score" else "Share of words understood"

@@ -70,7 +70,7 @@ def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:
 
 
 def anchor_demonstrations(run: Run, dataset: Dataset, kind: type[Policy]) -> DemonstrationFiles | None:
-    """The warm-up's demonstrations for `align.objective.anchor`, None without it.
+    """Return the warm-up's demonstrations for `align.objective.anchor`, None without it.
 
     Raises:
         DataError: there is none; the file is named. PolicyError: what encodes them is not in the checkpoint's folder.
@@ -99,7 +99,7 @@ def anchor_demonstrations(run: Run, dataset: Dataset, kind: type[Policy]) -> Dem
     def augment(prompt: Prompt, rng: np.random.Generator) -> Prompt:
         return kind.augment_prompt(prompt, config.augment, rng)
 
-    answered = {one.query_id for one in demonstrations}
+    answered = {demonstration.query_id for demonstration in demonstrations}
     queries = [query for query in dataset.queries if query.id in answered]
     folder, clips = (run.folder / FOLDER).resolve(), ClipFolder(dataset.folder.resolve())
     return DemonstrationFiles(folder, clips, demonstrations, queries, augment)

@@ -1,9 +1,9 @@
 """The reward model, trained again on the policy's newest answers while the policy is aligned (`distill.refresh_every`).
 
 A policy leaves what its reward model learned from, and is then paid for what the model does not know. At a refresh the teacher
-scores a sample of the newest answers, they join what the model learned from, and it is trained again from nothing: so it is
-the same whatever came between, and a learning rate that has fallen need not be raised again. The distilled model stays as it
-is, since other runs may share it; the new one lies in `RUN/reward_refreshed/step_000030`.
+scores a sample of the newest answers, they join what the model learned from, and it is trained again from random weights: so
+it is the same whatever came between, and a learning rate that has fallen need not be raised again. The distilled model stays as
+it is, since other runs may share it; the new one is in `RUN/reward_refreshed/step_000030`.
 
 A quarter of the RL prompts' sentences is never learned from: on the newest answers to these the report compares the models.
 RL prompts have no labels. A refresh takes those of the prompts that it samples from the ledger, and the report counts them.
@@ -62,7 +62,7 @@ EVALUATED = "validation"
 
 
 def open_refresher(run: Run, dataset: Dataset, prompts: Sequence[Query]) -> RewardRefresher | None:
-    """Return the run's refresher, None where the reward model stays as it was distilled; `prompts` are those of alignment.
+    """Return the run's refresher, None if the reward model stays as it was distilled; `prompts` are those of alignment.
 
     Raises:
         ConfigError: a prompt's label is not in the ledger. DataError: what the reward model learned from is not stored.
@@ -132,18 +132,18 @@ class RewardRefresher:
         end_workers()
         models = {"before": before, "after": model}
         kept_out = [row for row in newest if row.part == KEPT_OUT]
-        agreed = {name: self._agreement(one, encoded, kept_out) for name, one in models.items()}
+        agreed = {name: self._agreement(model, encoded, kept_out) for name, model in models.items()}
         used = "before" if stays(agreed["before"], agreed["after"]) else "after"
         models[used].save(folder)
         report: dict[str, Any] = {
             "after_steps": updates,
             "teacher": teacher.name,
             "answers": len(chosen),
-            "unscored": sum(isinstance(one, Unscored) for one in judged.scores),
+            "unscored": sum(isinstance(score, Unscored) for score in judged.scores),
             "labels": self._labels(earlier, chosen),
             "used": used,
             "newest": agreed,
-            "sft": {name: self._agreement(one, encoded, distilled.of(KEPT_OUT)) for name, one in models.items()},
+            "sft": {name: self._agreement(model, encoded, distilled.of(KEPT_OUT)) for name, model in models.items()},
             "validation_rewards": self._validation_rewards(models[used], encoded, updates),
             "cost_usd": teacher.spent.usd,
             "calls_now": teacher.spent.calls,
@@ -168,51 +168,56 @@ class RewardRefresher:
                 f"{self.run.folder / ROLLOUTS}: the answers of steps {updates - every} to {updates - 1}, which the reward "
                 "model is to learn from, are not kept; free disk space, and start the alignment again without --resume"
             )
-        steps = [(step, [one.query_id for one in read_rollouts(path)]) for step, path in files.items()]
+        steps = [(step, [answer.query_id for answer in read_rollouts(path)]) for step, path in files.items()]
         return choose_newest(steps, self.kept_out, config.refresh_answers, config.seed)
 
     def _rollouts(self) -> dict[int, Path]:
         return steps_kept(self.run.folder / ROLLOUTS)
 
     def _judge(self, teacher: Teacher, chosen: Sequence[NewestAnswer], folder: Path) -> JudgedAnswers:
-        names = list(dict.fromkeys(one.query_id for one in chosen))
-        place = {name: number for number, name in enumerate(names)}
-        sampled = Sampled([place[one.query_id] for one in chosen], self._stored(chosen, folder))
+        names = list(dict.fromkeys(answer.query_id for answer in chosen))
+        index = {name: number for number, name in enumerate(names)}
+        sampled = Sampled([index[answer.query_id] for answer in chosen], self._stored(chosen, folder))
         return judge_sampled(self.run, self.dataset, teacher, [self.labelled[name] for name in names], sampled, folder=folder)
 
     def _stored(self, chosen: Sequence[NewestAnswer], folder: Path) -> list[StoredAnswer]:
         """Return the answers with the embedded codec's codes; the sound of another codec is made again and written."""
-        found: list[StoredAnswer] = []
-        for step in dict.fromkeys(one.step for one in chosen):
+        stored: list[StoredAnswer] = []
+        for step in dict.fromkeys(answer.step for answer in chosen):
             path = self._rollouts()[step]
             answers, (codes, code_format) = read_rollouts(path), read_codes(path)
-            rows = [one.row for one in chosen if one.step == step]
+            rows = [answer.row for answer in chosen if answer.step == step]
             if code_format == CODEC.version:
-                found += [StoredAnswer(codes[row], None) for row in rows]
+                stored += [StoredAnswer(codes[row], None) for row in rows]
             else:
-                found += self.spoken([codes[row] for row in rows], [answers[row] for row in rows], folder / step_name(step))
-        return found
+                stored += self.spoken([codes[row] for row in rows], [answers[row] for row in rows], folder / step_name(step))
+        return stored
 
     def spoken(self, codes: Sequence[np.ndarray], answers: Sequence[KeptAnswer], folder: Path) -> list[StoredAnswer]:
         """Write the sound of another codec's answers, file by file, and return it with its codes."""
-        speaker, found = _open_speaker(self.run), list[StoredAnswer]()
+        speaker, stored = _open_speaker(self.run), list[StoredAnswer]()
         for start in range(0, len(codes), SAMPLED_TOGETHER):
             part = slice(start, start + SAMPLED_TOGETHER)
-            clips = speaker.speak(codes[part], [one.seed for one in answers[part]])
+            clips = speaker.speak(codes[part], [answer.seed for answer in answers[part]])
             for clip, own in zip(clips, code_clips(clips), strict=True):
-                file = folder / f"{len(found):05d}.wav" if len(clip.samples) else None
+                file = folder / f"{len(stored):05d}.wav" if len(clip.samples) else None
                 if file is not None:
                     write_clip(file, clip)
-                found.append(StoredAnswer(own, file))
-        return found
+                stored.append(StoredAnswer(own, file))
+        return stored
 
     def _rows(self, chosen: Sequence[NewestAnswer], judged: JudgedAnswers) -> list[AnswerRow]:
         """Return the answers as they were paid for; those to learn from again from their sound, if that is another thing."""
         both = zip(chosen, judged.codes, judged.scores, strict=True)
-        rows = [AnswerRow(KEPT_OUT if one.kept_out else LEARNED, one.query_id, codes, scores) for one, codes, scores in both]
+        rows = [
+            AnswerRow(KEPT_OUT if answer.kept_out else LEARNED, answer.query_id, codes, scores)
+            for answer, codes, scores in both
+        ]
         if judged.coded_again is not judged.codes:
             again = zip(chosen, judged.coded_again, judged.scores, strict=True)
-            rows += [AnswerRow(LEARNED, one.query_id, codes, scores) for one, codes, scores in again if not one.kept_out]
+            rows += [
+                AnswerRow(LEARNED, answer.query_id, codes, scores) for answer, codes, scores in again if not answer.kept_out
+            ]
         return rows
 
     # -- training and what comes out ------------------------------------------------------------------------------------
@@ -230,13 +235,13 @@ class RewardRefresher:
                 "`paras2s distill` again"
             )
         encoded = dict(zip(names, encode_questions(self.dataset, [by_id[name] for name in names]), strict=True))
-        place = {name: number for number, name in enumerate(questions)}
+        index = {name: number for number, name in enumerate(questions)}
         preferences = PreferenceSet(
             questions=tuple(encoded[name] for name in questions),
             styles=tuple(by_id[name].style or "" for name in questions),
             answers=tuple(
                 ScoredAnswer(
-                    None if row.query_id is None else place[row.query_id],
+                    None if row.query_id is None else index[row.query_id],
                     row.codes,
                     row.scores if isinstance(row.scores, dict) else {},
                 )
@@ -261,13 +266,13 @@ class RewardRefresher:
             if row.query_id is not None and isinstance(row.scores, dict) and styles[row.query_id] in row.scores
         ]
         predicted = model.score([question for question, _, _ in scored], [codes for _, codes, _ in scored])
-        found = agreement(predicted, [score for _, _, score in scored])
-        return found | {"known": model.known_share([row.codes for row in rows if len(row.codes)])}
+        figures = agreement(predicted, [score for _, _, score in scored])
+        return figures | {"known": model.known_share([row.codes for row in rows if len(row.codes)])}
 
     def _labels(self, earlier: Mapping[int, Path], chosen: Sequence[NewestAnswer]) -> dict[str, int]:
         """Return the RL prompts whose labels the teacher was given so far, and in this refresh for the first time."""
         before = {row.query_id for path in earlier.values() for row in read_answers(path / ANSWERS).answers}
-        names = before | {one.query_id for one in chosen}
+        names = before | {answer.query_id for answer in chosen}
         kept_out = len(names & self.kept_out)
         return {"prompts": len(names), "new": len(names - before), "kept_out": kept_out, "learned_from": len(names) - kept_out}
 
@@ -292,7 +297,7 @@ class RewardRefresher:
         self, model: RewardModel, encoded: Mapping[str, EncodedQuestion], updates: int
     ) -> dict[str, float | None]:
         """Return the mean reward of the answers of each evaluation before `updates` updates, by step, with this model."""
-        found = {}
+        rewards = {}
         for path in sorted((self.run.refreshed_dir / EVALUATIONS).glob("step_*.npz")):
             step = int(path.stem.removeprefix("step_"))
             if step >= updates:
@@ -300,10 +305,10 @@ class RewardRefresher:
             rows = read_answers(path).answers
             values = model.score_known([encoded[str(row.query_id)] for row in rows], [row.codes for row in rows])
             sources = self.run.config.reward.sources
-            found[str(step)] = mean_reward(
+            rewards[str(step)] = mean_reward(
                 [rescored(row.scores, value, sources) for row, value in zip(rows, values, strict=True)]
             )
-        return found
+        return rewards
 
     def validation_rewards(self, updates: int) -> dict[int, float | None]:
         """Return the rewards of all earlier evaluations by the model trained after `updates` updates, by step."""
@@ -330,7 +335,7 @@ def check_scored(teacher: str, newest: Sequence[AnswerRow]) -> None:
         JudgeError: the teacher scored none of the answers.
     """
     learned = [row.scores for row in newest if row.part == LEARNED]
-    unscored = [one for one in learned if isinstance(one, Unscored)]
+    unscored = [score for score in learned if isinstance(score, Unscored)]
     if len(unscored) == len(learned):
         reason = f" (the first: {unscored[0].reason})" if unscored else ""
         raise JudgeError(
@@ -347,12 +352,13 @@ def describe_refresh(run: Run, report: Mapping[str, Any]) -> None:
         f"the styles of {labels['prompts']} RL prompts are spent so far ({labels['new']} now), {labels['learned_from']} to "
         f"learn from and {labels['kept_out']} to check by"
     )
-    for name, one in (("newest answers kept out", newest), ("SFT policy's answers to validation queries", sft)):
+    for name, figures in (("newest answers kept out", newest), ("SFT policy's answers to validation queries", sft)):
         pearson, error = (
-            f"{_number(one['before'][key])} -> {_number(one['after'][key])}" for key in ("pearson", "mean_absolute_error")
+            f"{_number(figures['before'][key])} -> {_number(figures['after'][key])}"
+            for key in ("pearson", "mean_absolute_error")
         )
-        known = f"{_share(one['before']['known'])} -> {_share(one['after']['known'])}"
-        run.say(f"  {name} ({one['after']['n']}): Pearson {pearson} with the teacher, error {error}, known {known}")
+        known = f"{_share(figures['before']['known'])} -> {_share(figures['after']['known'])}"
+        run.say(f"  {name} ({figures['after']['n']}): Pearson {pearson} with the teacher, error {error}, known {known}")
     if report["used"] == "before":
         run.say("  the new model agrees worse and knows no more: alignment goes on with the model before it")
     cost = report["cost_usd"]

@@ -28,7 +28,7 @@ class NewestAnswer:
 
 
 def kept_out_contrasts(contrasts: Iterable[str], seed: int) -> frozenset[str]:
-    """Return the contrasts that no refresh of a run learns from: a quarter, at least one; none where there is only one.
+    """Return the contrasts that no refresh of a run learns from: a quarter, at least one; no contrast if there is only one.
 
     By contrast, so that the words that the model is checked by are new to it as well.
     """
@@ -36,31 +36,31 @@ def kept_out_contrasts(contrasts: Iterable[str], seed: int) -> frozenset[str]:
     if len(names) < 2:
         return frozenset()
     order = np.random.default_rng([seed, Stream.REFRESH_KEPT_OUT]).permutation(len(names))
-    return frozenset(names[place] for place in order[: max(1, round(KEPT_OUT_SHARE * len(names)))])
+    return frozenset(names[index] for index in order[: max(1, round(KEPT_OUT_SHARE * len(names)))])
 
 
 def choose_newest(
     steps: Sequence[tuple[int, Sequence[str]]], kept_out: Collection[str], count: int, seed: int
 ) -> list[NewestAnswer]:
-    """Return the newest answers to be scored, at most `count`, of which a quarter are to queries that are `kept_out`.
+    """Return the newest answers to be scored, at most `count`, a quarter of them to queries that are `kept_out`.
 
     `steps` are the kept ones with the query of every answer. Of either kind the newest step's answers come first; which of the
     oldest step that is needed come in is drawn by the seed.
     """
-    wanted = {True: max(1, round(KEPT_OUT_SHARE * count))}
-    wanted[False] = count - wanted[True]
+    counts = {True: max(1, round(KEPT_OUT_SHARE * count))}
+    counts[False] = count - counts[True]
     chosen: list[NewestAnswer] = []
     for step, queries in sorted(steps, reverse=True):
         order = np.random.default_rng([seed, Stream.REFRESH_NEWEST, step]).permutation(len(queries)).tolist()
         for kind in (False, True):
-            rows = [row for row in order if (queries[row] in kept_out) == kind][: wanted[kind]]
+            rows = [row for row in order if (queries[row] in kept_out) == kind][: counts[kind]]
             chosen += [NewestAnswer(step, row, queries[row], kind) for row in sorted(rows)]
-            wanted[kind] -= len(rows)
+            counts[kind] -= len(rows)
     return chosen
 
 
 def stays(old: Mapping[str, float | int | None], new: Mapping[str, float | int | None]) -> bool:
-    """Whether the old reward model stays: on newest answers kept out it agrees better by both measures, and knows as many.
+    """Return whether to keep the old reward model: on held-out newest answers it agrees better by both measures, knows as many.
 
     Few answers are kept out, so a new model that is better in anything, or that cannot be compared, is used.
     """
@@ -80,7 +80,7 @@ def rescored(
 ) -> Reward | Unscored | None:
     """Return the reward of an answer that was paid by these parts, where the reward model says `value` of it.
 
-    None where it cannot be known: the reward model left it without a score, and what other sources said was not kept.
+    None if it cannot be known: the reward model left it without a score, and the other sources' scores were not kept.
     """
     own = {source.key for source in sources if source.kind == RewardModel.name}
     others = [source for source in sources if source.key not in own]
@@ -98,6 +98,6 @@ def rescored(
 
 
 def mean_reward(rewards: Sequence[Reward | Unscored | None]) -> float | None:
-    """The mean over the scored answers; None where none is scored, or one is not known: such a mean compares with no other."""
-    scored = [one.value for one in rewards if isinstance(one, Reward)]
+    """Return the mean over scored answers; None if none is scored, or a score is unknown: no other mean compares with it."""
+    scored = [reward.value for reward in rewards if isinstance(reward, Reward)]
     return float(np.mean(scored)) if scored and None not in rewards else None

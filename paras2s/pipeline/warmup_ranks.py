@@ -65,7 +65,7 @@ class WarmupRank:
         """Encode every `ranks`-th demonstration; returns where they are stored."""
         config = self._run.config.warmup
         own = learned_demonstrations(self._dataset, config)[rank::ranks]
-        return [ray.put(one) for one in make_examples(self._policy, self._dataset, own)]
+        return [ray.put(example) for example in make_examples(self._policy, self._dataset, own)]
 
     def begin(self, examples: Sequence[Any]) -> int:
         """Spread the policy over the ranks; returns the size of a checkpoint in bytes."""
@@ -83,7 +83,7 @@ class WarmupRank:
         return self._warmup.restore(folder)
 
     def step(self, number: int) -> dict[str, float]:
-        """One update; returns the losses in nats a token."""
+        """Make one update; return the losses in nats a token."""
         return self._warmup.step(number)
 
     def save(self, folder: Path, next_step: int) -> None:
@@ -110,7 +110,7 @@ class RankedWarmup:
         return int(self._call("restore", folder))
 
     def step(self, number: int) -> dict[str, float]:
-        """One update; returns the losses in nats a token."""
+        """Make one update; return the losses in nats a token."""
         losses: dict[str, float] = self._call("step", number)
         return losses
 
@@ -125,7 +125,7 @@ class RankedWarmup:
 
 @contextmanager
 def open_ranks(run: Run, demonstrations: int) -> Iterator[RankedWarmup]:
-    """The ranks of `warmup.learner` with their demonstrations, for as long as the block lasts.
+    """Return the ranks of `warmup.learner` with their demonstrations, for as long as the block lasts.
 
     Raises:
         ConfigError: the cluster does not hold them. PolicyError: a rank is gone.
@@ -143,19 +143,19 @@ def open_ranks(run: Run, demonstrations: int) -> Iterator[RankedWarmup]:
                 for rank in range(role.count)
             ]
             address = ray.get(ranks[0].rendezvous.remote())
-            ray.get([one.open.remote(rank, address) for rank, one in enumerate(ranks)])
-            parts = ray.get([one.encode.remote(rank, role.count) for rank, one in enumerate(ranks)])
+            ray.get([actor.open.remote(rank, address) for rank, actor in enumerate(ranks)])
+            parts = ray.get([actor.encode.remote(rank, role.count) for rank, actor in enumerate(ranks)])
             # Taken from the ranks in turn they are in order again.
-            examples = [one for turn in itertools.zip_longest(*parts) for one in turn if one is not None]
+            examples = [example for turn in itertools.zip_longest(*parts) for example in turn if example is not None]
             assert len(examples) == demonstrations
-            size = ray.get([one.begin.remote(examples) for one in ranks])[0]
+            size = ray.get([actor.begin.remote(examples) for actor in ranks])[0]
             yield RankedWarmup(ranks, size)
     finally:
         remove_placement_group(places)
 
 
 def _absolute(config: RunConfig) -> RunConfig:
-    """The config with paths that hold in a worker's own working directory."""
+    """Return the config with paths that hold in a worker's own working directory."""
     weights = config.policy.weights
     policy = config.policy.model_copy(update={"weights": None if weights is None else weights.resolve()})
     return config.model_copy(

@@ -38,22 +38,22 @@ def as_label(value: object, where: str = "label") -> Label:
 
 
 def rating_min(first: Label, second: Label) -> Label:
-    """The label whose acceptable answers are acceptable in both (TRACE, Alg. 3)."""
-    one, other = _ACCEPTABLE[first], _ACCEPTABLE[second]
-    return _LABEL_OF[min(one[0], other[0]), min(one[1], other[1])]
+    """Return the label whose acceptable answers are acceptable in both (TRACE, Alg. 3)."""
+    own, other = _ACCEPTABLE[first], _ACCEPTABLE[second]
+    return _LABEL_OF[min(own[0], other[0]), min(own[1], other[1])]
 
 
 def swap(label: Label) -> Label:
-    """The same judgement with the two answers in the other order."""
+    """Return the same judgement with the two answers in the other order."""
     return {"1": "2", "2": "1"}.get(label, label)  # type: ignore[return-value]
 
 
 def symmetric(first: Label, swapped: Label) -> Label:
-    """One label from both orders; `swapped` was given with the answers exchanged and is turned back here.
+    """Return one label from both orders; `swapped` was given with the answers exchanged and is turned back here.
 
-    Orders that agree keep their label. A winner that the other order does not find is none: against a tie the tie
-    stands, against the other winner both are good, since each was called good enough to win. Of two different ties the
-    worse one stands.
+    Orders that agree keep their label. A winner that the other order does not find is none: a win and a tie are that
+    tie; two opposite wins are "both good", since each answer was called good enough to win; two different ties are the
+    worse tie.
     """
     back = swap(swapped)
     if first == back:
@@ -87,14 +87,14 @@ class FusionRule(BaseModel):
     cap: tuple[Dimension, ...] = ()
 
     def fuse(self, labels: dict[Dimension, Label]) -> Label:
-        """The overall label."""
+        """Return the overall label."""
         return self.steps(labels)[-1][1]
 
     def steps(self, labels: dict[Dimension, Label]) -> list[tuple[str, Label]]:
-        """Each step of the rule in words, with the label that stands after it; the last one is the overall label."""
+        """Return each step of the rule in words, with the label after it; the last label is the overall one."""
         for case in self.when:
-            if all(labels[dimension] == wanted for dimension, wanted in case.if_.items()):
-                met = " and ".join(f"{dimension} is {wanted}" for dimension, wanted in case.if_.items())
+            if all(labels[dimension] == label for dimension, label in case.if_.items()):
+                met = " and ".join(f"{dimension} is {label}" for dimension, label in case.if_.items())
                 return [(f"{met}, which ends the rule", case.then)]
         steps = [self._decide(labels)]
         for dimension in self.cap:
@@ -115,7 +115,7 @@ class FusionRule(BaseModel):
 
 
 def load_rules(path: Path | None = None) -> dict[str, FusionRule]:
-    """The shipped rules, and those of a user's file beside or over them.
+    """Return the shipped rules, and those of a user's file beside or over them.
 
     Raises:
         ConfigError: the file is missing or not a file of rules; names rule and key.
@@ -127,7 +127,7 @@ Rule = TypeVar("Rule", bound=BaseModel)
 
 
 def read_rules(kind: type[Rule], shipped: str, path: Path | None = None) -> dict[str, Rule]:
-    """Rules of one kind by name: those of a shipped file, and those of a user's beside or over them.
+    """Return the rules of one kind by name: those of a shipped file, and those of a user's beside or over them.
 
     Raises:
         ConfigError: the file is missing or not a file of such rules; names rule and key.
@@ -160,7 +160,7 @@ def _parse(kind: type[Rule], text: str, name: str) -> dict[str, Rule]:
 
 
 def find_rule(name: str, path: Path | None = None) -> FusionRule:
-    """A rule by name.
+    """Return a rule by name.
 
     Raises:
         ConfigError: there is none of that name.
@@ -172,7 +172,7 @@ def find_rule(name: str, path: Path | None = None) -> FusionRule:
 
 
 def fuse(content: object, voice_quality: object, paralinguistics: object, policy: str = DEFAULT_RULE) -> Label:
-    """The overall label of three dimension labels under a shipped rule (TRACE, appendix E).
+    """Return the overall label of three dimension labels under a shipped rule (TRACE, appendix E).
 
     Raises:
         ConfigError: no rule of that name. DataError: an unknown label; names the dimension and the label.

@@ -93,9 +93,9 @@ class ToneClassifier:
         return dict(zip(self.labels, row.tolist(), strict=True))
 
     def evaluate(self, features: np.ndarray, labels: Sequence[str], speakers: Sequence[str]) -> Report:
-        """Measures the accuracy on features [n, D].
+        """Measure the accuracy on features [n, D].
 
-        `confusion[i][j]` counts clips of tone i that were called tone j; `accuracy` is None where n is 0.
+        `confusion[i][j]` counts clips of tone i that were called tone j; `accuracy` is None if n is 0.
 
         Raises:
             DataError: a label the classifier does not know.

@@ -48,18 +48,18 @@ def _agreement(
     value, low, high = interval_of(statistic, tables, RESAMPLES, is_share=is_share, clusters=len(tables))
     if value is None:
         return Agreement(n=n, why_none=why)
-    found = Agreement(value, low, high, n)
-    return found if is_share else _of_all(found, len(tables), None if chance is None else chance(tables.sum(0)[None]))
+    share = Agreement(value, low, high, n)
+    return share if is_share else _of_all(share, len(tables), None if chance is None else chance(tables.sum(0)[None]))
 
 
-def _of_all(found: Agreement, clusters: int, by_chance: np.ndarray | None) -> Agreement:
+def _of_all(share: Agreement, clusters: int, by_chance: np.ndarray | None) -> Agreement:
     """Return the figure of people who agree in all with Wilson's interval of their agreement or none; others as they are."""
-    if found.value is None or found.low is None or found.value < 1 - 1e-9 or found.low < 1 - 1e-9:
-        return found
+    if share.value is None or share.low is None or share.value < 1 - 1e-9 or share.low < 1 - 1e-9:
+        return share
     if by_chance is None:
-        return replace(found, low=None, high=None)
+        return replace(share, low=None, high=None)
     low, high = ends_of_kappa(ends_of_share(1.0, 1.0, 1.0, clusters)[0], float(by_chance[0]))
-    return replace(found, low=low, high=high)
+    return replace(share, low=low, high=high)
 
 
 def _share(tables: np.ndarray, clusters: Sequence[Hashable], why: str) -> Agreement:
@@ -81,7 +81,7 @@ def observed_agreement(units: Sequence[Unit], clusters: Sequence[Hashable]) -> A
     if not given:
         return Agreement(why_none=ALONE)
     pairs = [list(combinations(values, 2)) for values in given]
-    tables = np.array([(sum(one == other for one, other in two), len(two)) for two in pairs], dtype=float)
+    tables = np.array([(sum(first == other for first, other in two), len(two)) for two in pairs], dtype=float)
     return _share(tables, names, "no pairs")
 
 
@@ -144,7 +144,7 @@ def fleiss_kappa(units: Sequence[Unit], clusters: Sequence[Hashable]) -> Agreeme
 
 
 def majority(values: Sequence[str]) -> str | None:
-    """Return the value that most chose; None where two are chosen equally often, or there is none."""
+    """Return the value chosen most often; None for a tie, or without values."""
     ranked = Counter(values).most_common(2)
     return None if not ranked or (len(ranked) > 1 and ranked[0][1] == ranked[1][1]) else ranked[0][0]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure with the ends of its 95 % interval; None where the figure, or its interval, is not defined."""
+    """A figure with the ends of its 95 % interval; None if the figure, or its interval, is not defined."""
 
     value: float | None = None
     low: float | None = None

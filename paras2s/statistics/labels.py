@@ -18,9 +18,9 @@ def label_counts(
     numbers = {name: number for number, name in enumerate(labels)}
     rows = cluster_rows(clusters)
     counts = np.zeros((int(rows.max(initial=-1)) + 1, len(numbers), len(numbers)), dtype=np.int64)
-    for one, other, row in zip(first, second, rows, strict=True):
-        if one is not None and other is not None:
-            counts[row, numbers[one], numbers[other]] += 1
+    for label, other, row in zip(first, second, rows, strict=True):
+        if label is not None and other is not None:
+            counts[row, numbers[label], numbers[other]] += 1
     return counts
 
 
@@ -49,7 +49,7 @@ def accuracy_of(counts: np.ndarray, n_asked: int) -> Share:
 
 
 def kappa_of(counts: np.ndarray, n_asked: int) -> Share:
-    """Return the agreement beyond chance of counts [C, L, L]; None where chance alone agrees always (Cohen 1960)."""
+    """Return the agreement beyond chance of counts [C, L, L]; None if chance alone agrees always (Cohen 1960)."""
     kappa = share_of_counts(_kappa, counts, n_asked)
     if kappa.low is None or kappa.low < 1:
         return kappa

@@ -83,7 +83,7 @@ def interval_of(
 ) -> tuple[float | None, float | None, float | None]:
     """Return a statistic of the sum of tables [C, ...] with the ends of its interval; it takes sums [R, ...].
 
-    None where it is not defined, and for the ends where one cluster alone counts: of those that hold anything, unless
+    None if it is not defined; the ends are None if a single cluster counts: of those that hold anything, unless
     `clusters` gives their number. At 0 and 1 the interval of a share is Wilson's.
     """
     value = float(statistic(tables.sum(0)[None])[0])

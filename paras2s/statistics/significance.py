@@ -45,8 +45,8 @@ def p_of_ranks(
     sums = sum_by_cluster(np.array([first, second, np.ones(len(first))], dtype=np.float64).T, clusters)
     # Rounded: clusters of different sizes reach equal means by sums that differ in the last digit.
     sides = [rankdata(np.round(sums[:, column] / sums[:, 2], 9)) for column in (0, 1)]
-    one, other = (side - side.mean() for side in sides)
-    rng, observed = np.random.default_rng(seed), abs(one @ other) - 1e-9
+    centred, other = (side - side.mean() for side in sides)
+    rng, observed = np.random.default_rng(seed), abs(centred @ other) - 1e-9
     blocks = np.array_split(np.arange(resamples), resamples * size // BLOCK_CELLS + 1)
-    drawn = [rng.permuted(np.tile(other, (len(block), 1)), axis=1) @ one for block in blocks]
+    drawn = [rng.permuted(np.tile(other, (len(block), 1)), axis=1) @ centred for block in blocks]
     return (1 + sum(int(np.count_nonzero(np.abs(block) >= observed)) for block in drawn)) / (1 + resamples)

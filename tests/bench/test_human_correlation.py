@@ -86,7 +86,7 @@ def test_ratings_are_read_in_their_order_whatever_that_of_the_columns(tmp_path: 
         ([HEAD, "q,s,age,r,"], ":2: score: Input should be a valid number"),
         ([HEAD, "q,s,age,r,4", f"{'q' * 200_000},s,age,r,4"], ":3: field larger than field limit"),
         ([HEAD, "q, ,age,r,4"], ":2: system: String should have at least 1 character"),
-        ([HEAD, "q,s,age,r,4", "q,s,age,r,3"], ":3: id, system, rater: q, s, r stands more than once"),
+        ([HEAD, "q,s,age,r,4", "q,s,age,r,3"], ":3: id, system, rater: q, s, r occurs more than once"),
     ],
 )
 def test_a_wrong_rating_is_named_by_line_and_column(tmp_path: Path, lines: list[str], why: str) -> None:

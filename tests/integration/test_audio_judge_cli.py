@@ -157,7 +157,7 @@ def test_systems_meet_a_reference_and_their_verdicts_can_be_ranked(speech):
         assert "chat: 2 answers are missing, no price is known" in cost.stdout
         assert len(server.requests) == asks
         alone = ("bench", "systems", "asked", "--system", "long=long", "--reference", "long", *more)
-        assert "at least one that meets long" in paras2s(*alone, cwd=speech, status=2).stderr
+        assert "at least one system that meets long" in paras2s(*alone, cwd=speech, status=2).stderr
     rows = list(csv.DictReader((speech / "v.csv").open()))
     assert [(row["system"], row["instruction_id"], row["system_first"], row["system_second"]) for row in rows] == [
         ("long", "a", "unscored", "unscored"),

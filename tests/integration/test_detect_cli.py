@@ -142,12 +142,12 @@ def test_verdicts_on_pairs_that_are_not_requested_now_are_not_replaced(suite, cl
     before = (suite / "own.jsonl").read_bytes()
     assert len(before.splitlines()) == 4
     said = quality(clips, *run, "--limit", 3, fails=StorageError)
-    assert "own.jsonl holds verdicts on 4 pairs, 1 of which are not asked now (the first: s3_None.wav | s3_10.wav)" in said
+    assert "own.jsonl holds verdicts on 4 pairs; 1 of them are not asked now (the first: s3_None.wav | s3_10.wav)" in said
     assert "give another --out" in said
     rows = list(csv.DictReader((suite / "pairs.csv").open()))
     turned = [{"audio1_path": row["audio2_path"], "audio2_path": row["audio1_path"], "label": 1} for row in rows]
     write_pairs(suite, turned)
-    assert "on 4 pairs, 4 of which are not asked now" in quality(clips, *run, fails=StorageError)
+    assert "on 4 pairs; 4 of them are not asked now" in quality(clips, *run, fails=StorageError)
     assert (suite / "own.jsonl").read_bytes() == before
 
 
@@ -288,10 +288,10 @@ def test_the_table_names_the_papers_figures_and_what_was_not_scored(suite, clips
     [
         (("--judge", "detection", "--baseline", "dnsmos"), ConfigError, "--judge and --baseline: give one"),
         (("--baseline", "syllables"), ConfigError, "--baseline syllables: is not for somos"),
-        (("--baseline", "dnsmos", "--estimate"), ConfigError, "--estimate: a baseline calls nobody"),
+        (("--baseline", "dnsmos", "--estimate"), ConfigError, "--estimate: a baseline makes no call"),
         (("--baseline", "dnsmos", "--seed", 1), DataError, "leave the seed out"),
-        (("--verdicts", "a.jsonl", "--pointwise"), ConfigError, "--verdicts alone asks nobody"),
-        (("--verdicts", "a.jsonl", "--verdicts", "a.jsonl"), ConfigError, "--verdicts: a file stands twice"),
+        (("--verdicts", "a.jsonl", "--pointwise"), ConfigError, "--verdicts alone makes no call"),
+        (("--verdicts", "a.jsonl", "--verdicts", "a.jsonl"), ConfigError, "--verdicts: a file occurs twice"),
         (("--verdicts", "none.jsonl"), DataError, "none.jsonl: no such file"),
         (("--judge", "nobody"), ConfigError, "nobody"),
     ],

@@ -498,7 +498,7 @@ def test_the_verb_judges_the_split_that_is_asked_for(data, tmp_path, monkeypatch
 def test_options_that_contradict_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="name at least one"):
         UniSRMBenchOptions(tmp_path, [], tmp_path, tmp_path, objective=False)
-    with pytest.raises(ConfigError, match="stands twice"):
+    with pytest.raises(ConfigError, match="occurs twice"):
         UniSRMBenchOptions(tmp_path, ["a", "a"], tmp_path, tmp_path)
     with pytest.raises(ConfigError, match="give one --judge"):
         UniSRMBenchOptions(tmp_path, ["a", "b"], tmp_path, tmp_path, overrides={"x": 1})

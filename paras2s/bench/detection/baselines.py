@@ -1,6 +1,6 @@
 """Judges made for one characteristic, as baselines of an audio judge (AudioJudge, 4.3 and appendix C).
 
-Left out: UTMOS, MOSA-Net+ and SALMONN, whose weights come from hubs; Table 2's figures of them stand in the report.
+Left out: UTMOS, MOSA-Net+ and SALMONN, whose weights come from hubs; Table 2's figures of them are in the report.
 DNSMOS stands for a trained model of quality. It was trained on noise suppression, not on synthesis.
 """
 
@@ -62,10 +62,10 @@ class Baseline(Protocol):
 class MeasuringOptions(Section):
     """Options of a baseline that measures clips; a clip of several pairs, or of an earlier run, is measured once."""
 
-    cache_dir: Path = Field(Path("runs/cache"), description="where measured blueprints are cached")
+    cache_dir: Path = Field(Path("runs/cache"), description="folder of the cache of measured blueprints")
 
     def open_cache(self) -> JsonCache:
-        """Return the cache, the one that judges have."""
+        """Return the judges' cache."""
         return JsonCache(self.cache_dir / "judging.sqlite")
 
 
@@ -82,21 +82,21 @@ class DnsmosBaseline:
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
         """Return a preference for each pair, both clips scored alone."""
         scores = []
-        for place, pair in enumerate(pairs, 1):
+        for count, pair in enumerate(pairs, 1):
             scores += [self._score(clip) for clip in (pair.first, pair.second)]
-            _tell(on_progress, place, len(pairs))
+            _tell(on_progress, count, len(pairs))
         return higher_wins(self, QUALITY, scores, "MOS")
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Verdict | Unscored]:
         """Return the MOS of each clip."""
         verdicts: list[Verdict | Unscored] = []
-        for place, exchange in enumerate(exchanges, 1):
+        for count, exchange in enumerate(exchanges, 1):
             score = self._score(exchange.answer)
             if isinstance(score, Unscored):
                 verdicts.append(score)
             else:
                 verdicts.append(Verdict(self.name, self.version, "", score, f"MOS {score:.3f}", "", 0.0, 0.0))
-            _tell(on_progress, place, len(exchanges))
+            _tell(on_progress, count, len(exchanges))
         return verdicts
 
     def _score(self, clip: Clip) -> float | Unscored:
@@ -134,9 +134,9 @@ class RateBaseline:
         """Return a preference for each pair, both clips measured alone."""
         words = self._words(pairs)
         rates = []
-        for place, (pair, texts) in enumerate(zip(pairs, words, strict=True), 1):
-            rates += [self._rate(*one) for one in zip((pair.first, pair.second), texts, strict=True)]
-            _tell(on_progress, place, len(pairs))
+        for count, (pair, texts) in enumerate(zip(pairs, words, strict=True), 1):
+            rates += [self._rate(*spoken) for spoken in zip((pair.first, pair.second), texts, strict=True)]
+            _tell(on_progress, count, len(pairs))
         return higher_wins(self, "speaking_rate", rates, f"{self.unit}/s")
 
     def _words(self, pairs: Sequence[Pair]) -> list[tuple[str | Unscored, str | Unscored]]:
@@ -164,7 +164,7 @@ class RateBaseline:
 
 
 def count_phonemes(text: str, voice: str) -> int:
-    """Phonemes of a text as espeak-ng speaks it; it runs as a program, for its licence is GPL-3.0.
+    """Return the number of phonemes of a text as espeak-ng speaks it; it runs as a program, for its licence is GPL-3.0.
 
     Raises:
         AssetError: the program is not here, or failed.
@@ -181,7 +181,7 @@ def count_phonemes(text: str, voice: str) -> int:
         raise AssetError(f"{ESPEAK} -v {voice}: {one_line(Exception(done.stderr))[:200]}")
     # Where a word is of another language, it says so in brackets.
     spoken = re.sub(r"\([\w-]+\)", " ", done.stdout)
-    return len([one for one in re.split(r"[\s_]+", spoken) if re.search(r"\w", one)])
+    return len([phoneme for phoneme in re.split(r"[\s_]+", spoken) if re.search(r"\w", phoneme)])
 
 
 def _count_syllables(text: str) -> int:
@@ -226,11 +226,11 @@ class SpeakerBaseline:
         self.version = f"2/{options.model}/{options.threshold:g}"
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
-        """Each clip embedded alone, so that no padding changes it."""
+        """Compare the pairs, each clip embedded alone, so that no padding changes it."""
         verdicts: list[Preference | Unscored] = []
-        for place, pair in enumerate(pairs, 1):
+        for count, pair in enumerate(pairs, 1):
             verdicts.append(self._verdict(pair))
-            _tell(on_progress, place, len(pairs))
+            _tell(on_progress, count, len(pairs))
         return verdicts
 
     def _verdict(self, pair: Pair) -> Preference | Unscored:
@@ -248,7 +248,7 @@ class SpeakerBaseline:
 
 
 def same_speaker(first: np.ndarray, second: np.ndarray, threshold: float) -> tuple[MatchLabel, float] | None:
-    """Return whether two embeddings [D] are of one speaker, and their cosine; None where one is zero or not finite."""
+    """Return whether two embeddings [D] are of one speaker, and their cosine; None if one is zero or not finite."""
     length = float(np.linalg.norm(first) * np.linalg.norm(second))
     if not (np.isfinite(length) and length > 0):
         return None
@@ -339,6 +339,6 @@ def open_baseline(name: str, suite: DetectSuite, options: Mapping[str, Any]) -> 
         raise ConfigError(f"--baseline {name}: there are {', '.join(BASELINES)}")
     offer = BASELINES[name]
     if offer.task != suite.task:
-        fitting = [one for one, other in BASELINES.items() if other.task == suite.task]
+        fitting = [name for name, other in BASELINES.items() if other.task == suite.task]
         raise ConfigError(f"--baseline {name}: is not for {suite.name}; for that there is {', '.join(fitting) or 'none'}")
     return offer.make(parse_config(dict(options), "--set", offer.options))

@@ -6,7 +6,7 @@ The layout: anywhere under the root a folder SPEAKER/CHAPTER with NAME.wav and i
    exactly one rate are no pair.
 2. `speaker_identity`: one half of the pairs has one speaker, the other half two; their sexes are not looked at.
 
-The paper does not say how it drew. Here every utterance stands in at most one pair, speakers are drawn with one weight each,
+The paper does not say how it drew. Here every utterance is in at most one pair, speakers are drawn with one weight each,
 and all is decided by the seed, whatever order the disk lists files in.
 """
 
@@ -36,7 +36,9 @@ def rate_pairs(root: Path, count: int, seed: int, count_sounds: Callable[[str], 
 
     pairs = []
     for first, second in _same_speaker(read_corpus(root), random.Random(seed)):
-        rates_hz = [count_sounds(one.words) / soundfile.info(root / one.path).duration for one in (first, second)]
+        rates_hz = [
+            count_sounds(utterance.words) / soundfile.info(root / utterance.path).duration for utterance in (first, second)
+        ]
         if rates_hz[0] != rates_hz[1]:
             pairs.append(_pair(first, second, "1" if rates_hz[0] > rates_hz[1] else "2"))
         if len(pairs) == count:
@@ -54,14 +56,14 @@ def speaker_pairs(root: Path, count: int, seed: int) -> list[DetectPair]:
     corpus = {name: dice.sample(said, len(said)) for name, said in read_corpus(root).items()}
     pairs: list[DetectPair] = []
     while len(pairs) < count:
-        wanted = 2 if len(pairs) % 2 == 0 else 1
-        able = [name for name, said in corpus.items() if len(said) >= wanted]
-        if wanted == 2 and able:
+        needed = 2 if len(pairs) % 2 == 0 else 1
+        able = [name for name, said in corpus.items() if len(said) >= needed]
+        if needed == 2 and able:
             said = corpus[dice.choice(able)]
             pairs.append(_pair(said.pop(), said.pop(), "same"))
-        elif wanted == 1 and len(able) > 1:
-            one, other = (corpus[name].pop() for name in dice.sample(able, 2))
-            pairs.append(_pair(one, other, "different"))
+        elif needed == 1 and len(able) > 1:
+            first, other = (corpus[name].pop() for name in dice.sample(able, 2))
+            pairs.append(_pair(first, other, "different"))
         else:
             break
     if len(pairs) < 2:
@@ -71,7 +73,7 @@ def speaker_pairs(root: Path, count: int, seed: int) -> list[DetectPair]:
 
 
 def _same_speaker(corpus: dict[str, list[SpokenText]], dice: random.Random) -> Iterator[tuple[SpokenText, SpokenText]]:
-    """Yields two utterances of a speaker by lot until nobody has two left."""
+    """Yield two utterances of a speaker by lot until no speaker has two left."""
     left = {name: dice.sample(said, len(said)) for name, said in corpus.items()}
     while able := [name for name, said in left.items() if len(said) > 1]:
         said = left[dice.choice(able)]
@@ -97,7 +99,7 @@ def _some(pairs: Sequence[DetectPair], root: Path) -> list[DetectPair]:
 
 
 def build(suite: Buildable, root: Path, count: int, seed: int, voice: str | None, out: Path) -> list[DetectPair]:
-    """Makes the pairs of a suite and writes them as `bench detect` reads them; phonemes are espeak-ng's, in `voice`.
+    """Make the pairs of a suite and write them as `bench detect` reads them; phonemes are espeak-ng's, in `voice`.
 
     Raises:
         ConfigError: the root is no folder, or a voice for a suite that counts no phonemes. DataError: it holds no such corpus.

@@ -4,7 +4,7 @@ Two kinds of files hold pairs (appendix A.1); the audio stays where the user has
 
 1. Pairs: the JSON that the authors' preparation writes, a CSV with the same keys, or one of their CSVs of results, which holds
    the pairs as well (repository Woodygan/AudioJudge, experiments/main_experiments).
-2. Clips with people's ratings, of which pairs are made here: SOMOS's `*_mos_list.txt` (its readme), TMHINT-Q's `raw_data.csv`
+2. Clips with people's ratings, made into pairs here: SOMOS's `*_mos_list.txt` (its readme), TMHINT-Q's `raw_data.csv`
    as the recipe of unilight/sheet reads it, or cleaned, and ThaiMOS's master table (both in potsawee/audioLM-as-judge).
 
 Rated clips are paired with others of the same sentence. Of the authors' SOMOS list that gives their 593 pairs; their 6475 of
@@ -210,7 +210,7 @@ def load_pairs(path: Path, suite: DetectSuite, seed: int | None = None) -> Loade
     """Return the pairs of a file of pairs, or as many as the paper takes, drawn from a table of ratings by `seed`.
 
     Raises:
-        DataError: missing, of no known form, a wrong value, an unknown key or label, a pair that stands twice, or a seed for
+        DataError: missing, of no known form, a wrong value, an unknown key or label, a pair that occurs twice, or a seed for
             pairs that are not drawn; names file, line or entry, and key.
     """
     if path.suffix.lower() == ".json":
@@ -224,26 +224,26 @@ def load_pairs(path: Path, suite: DetectSuite, seed: int | None = None) -> Loade
             if {*table.clip, table.rating} <= set(columns):
                 return _draw(path, suite, table, 0 if seed is None else seed)
         if "audio1_path" not in columns:
-            known = "; ".join(", ".join((*one.clip, one.rating)) for one in suite.tables)
+            known = "; ".join(", ".join((*table.clip, table.rating)) for table in suite.tables)
             raise DataError(f"{path}:1: no column audio1_path{f', nor the columns {known}' if known else ''}: {columns}")
     if seed is not None:
-        raise DataError(f"{path}: holds pairs, of which none are drawn: leave the seed out")
-    found: dict[frozenset[str], DetectPair] = {}
+        raise DataError(f"{path}: holds finished pairs, none are drawn: leave the seed out")
+    loaded: dict[frozenset[str], DetectPair] = {}
     for where, row in rows:
         pair = read_pair(where, row, suite)
         both = frozenset((pair.audio1_path, pair.audio2_path))
         if len(both) == 1:
             raise DataError(f"{where}: audio2_path: is audio1_path once more")
-        if both in found:
-            raise DataError(f"{where}: audio1_path: the pair {pair.id} stands twice, in this order or the other")
-        found[both] = pair
-    if not found:
+        if both in loaded:
+            raise DataError(f"{where}: audio1_path: the pair {pair.id} occurs twice, in this order or the other")
+        loaded[both] = pair
+    if not loaded:
         raise DataError(f"{path}: holds no pairs")
-    return Loaded(tuple(found.values()))
+    return Loaded(tuple(loaded.values()))
 
 
 def read_table(path: Path) -> tuple[list[str], Iterator[tuple[str, dict[str, Any]]]]:
-    """Columns and rows of a CSV, or of a TSV by that suffix; each row with its file:line.
+    """Return the columns and rows of a CSV, or of a TSV by that suffix; each row with its file:line.
 
     Raises:
         DataError: it cannot be read, is empty, or a row is longer or shorter than the head.
@@ -253,7 +253,7 @@ def read_table(path: Path) -> tuple[list[str], Iterator[tuple[str, dict[str, Any
     if not columns:
         raise DataError(f"{path}: is empty")
     if len(set(columns)) < len(columns):
-        raise DataError(f"{path}:1: a column stands twice: {columns}")
+        raise DataError(f"{path}:1: a column occurs twice: {columns}")
     return columns, _rows(path, reader)
 
 
@@ -269,7 +269,7 @@ def _rows(path: Path, reader: csv.DictReader[str]) -> Iterator[tuple[str, dict[s
 
 
 def read_pair(where: str, row: Any, suite: DetectSuite) -> DetectPair:
-    """One row of a file of pairs.
+    """Return one row of a file of pairs.
 
     Raises:
         DataError: an unknown key or label, a wrong value, or a label that its own ratings or speakers contradict.
@@ -360,7 +360,7 @@ def read_ratings(path: Path, table: RatingTable) -> tuple[list[RatedClip], int]:
             empty += 1
             continue
         ratings[clip].append(_on_scale(where, table.rating, row[table.rating]))
-    clips = [RatedClip(f"{name}.wav", table.sentence_of(name), fmean(one), texts[name]) for name, one in ratings.items()]
+    clips = [RatedClip(f"{name}.wav", table.sentence_of(name), fmean(scores), texts[name]) for name, scores in ratings.items()]
     return clips, empty
 
 
@@ -377,10 +377,10 @@ def _on_scale(where: str, column: str, written: str) -> float:
 def pair_up(clips: Sequence[RatedClip], min_difference: float) -> list[tuple[RatedClip, RatedClip]]:
     """Pair all clips of one sentence whose mean ratings differ by more than `min_difference`, whatever the file's order."""
     by_sentence: dict[str, list[RatedClip]] = defaultdict(list)
-    for clip in sorted(clips, key=lambda one: one.path):
+    for clip in sorted(clips, key=lambda clip: clip.path):
         by_sentence[clip.sentence].append(clip)
     pairs = (pair for _, group in sorted(by_sentence.items()) for pair in combinations(group, 2))
-    return [(one, other) for one, other in pairs if abs(one.mos - other.mos) > min_difference]
+    return [(first, other) for first, other in pairs if abs(first.mos - other.mos) > min_difference]
 
 
 def draw_pairs(pool: Sequence[tuple[RatedClip, RatedClip]], count: int, seed: int) -> list[DetectPair]:
@@ -472,7 +472,7 @@ def row_of_scores(pair: DetectPair, first: Verdict | Unscored, second: Verdict |
         return row_of(pair, first)
     if isinstance(second, Unscored):
         return row_of(pair, second)
-    costs = [one.cost_usd for one in (first, second) if one.cost_usd is not None]
+    costs = [row.cost_usd for row in (first, second) if row.cost_usd is not None]
     return DetectRow(
         id=pair.id, truth=pair.label, label=prefer(first.score, second.score), judge=first.judge, version=first.version,
         prompt_hash=first.prompt_hash, scores=(first.score, second.score), reason=f"{first.reason}\n---\n{second.reason}",
@@ -494,7 +494,7 @@ def load_rows(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
 
 
 def rows_so_far(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
-    """Return the verdicts of a run that may have been cut off: none where there is no file, or only the start of a line.
+    """Return the verdicts of a run that may have been cut off: no verdicts if there is no file, or only the start of a line.
 
     Raises:
         DataError: a wrong row, a label of another kind of suite, or a pair with two verdicts; names file and line.
@@ -542,7 +542,7 @@ def _authors_rows(path: Path, suite: DetectSuite) -> Iterator[tuple[str, DetectR
 
 
 def matched(pairs: Sequence[DetectPair], rows: Mapping[str, DetectRow], name: str) -> list[DetectRow | None]:
-    """Return the verdict on each pair, None where there is none.
+    """Return each pair's verdict, or None.
 
     Raises:
         DataError: they are about other pairs, or hold another label of people for one of them.

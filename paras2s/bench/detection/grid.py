@@ -69,25 +69,25 @@ class GridConfig(BaseModel):
 
 
 def load_grid(path: Path) -> GridConfig:
-    """The grid of a YAML; paths are relative to it.
+    """Return the grid of a YAML; paths are relative to it.
 
     Raises:
         ConfigError: missing, not such a file, or an unknown suite; names the key.
     """
     try:
-        found = GridConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        grid = GridConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read ({one_line(error)})") from error
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_problem(error, 'grid')}") from error
     folder = path.parent
     suites = {
-        name: GridSuite(pairs=folder / one.pairs, audio=None if one.audio is None else folder / one.audio)
-        for name, one in found.suites.items()
+        name: GridSuite(pairs=folder / suite.pairs, audio=None if suite.audio is None else folder / suite.audio)
+        for name, suite in grid.suites.items()
     }
     setups = {
-        name: one.model_copy(update={"verdicts": {suite: folder / file for suite, file in one.verdicts.items()}})
-        for name, one in found.setups.items()
+        name: setup.model_copy(update={"verdicts": {suite: folder / file for suite, file in setup.verdicts.items()}})
+        for name, setup in grid.setups.items()
     }
     return GridConfig(suites=suites, setups=setups)
 
@@ -114,13 +114,13 @@ class GridReport:
     stopped: BudgetError | None
 
     def to_json(self) -> dict[str, Any]:
-        """The cells and averages, shares from 0 to 1."""
+        """Return the cells and averages, shares from 0 to 1."""
         cells = {name: {suite: asdict(cell) for suite, cell in row.items()} for name, row in self.cells.items()}
         return {"cells": cells, "averages": self.averages, "stopped": str(self.stopped) if self.stopped else None}
 
 
 def run_grid(path: Path, out: Path, console: Console, quiet: bool) -> GridReport:
-    """Judges the cells whose verdicts are not recorded, suite by suite, and reports on all; writes grid.json.
+    """Judge the cells whose verdicts are not recorded, suite by suite, and report on all; write grid.json.
 
     Verdicts made now are kept in `out`, a file a cell. A budget that ends is the end of the judging, and what was judged stays.
 
@@ -146,7 +146,7 @@ def run_grid(path: Path, out: Path, console: Console, quiet: bool) -> GridReport
                 files[setup_name] = file
             else:
                 missing[setup_name] = str(stopped)
-        by_suite[name] = _cells(name, suite, files) | {one: Cell(None, why) for one, why in missing.items()}
+        by_suite[name] = _cells(name, suite, files) | {setup: Cell(None, why) for setup, why in missing.items()}
     cells = {setup: {suite: by_suite[suite][setup] for suite in grid.suites} for setup in grid.setups}
     report = GridReport(cells, {name: average(row) for name, row in cells.items()}, stopped)
     write_json(out / "grid.json", report.to_json())
@@ -154,7 +154,7 @@ def run_grid(path: Path, out: Path, console: Console, quiet: bool) -> GridReport
 
 
 def _judge(name: str, suite: GridSuite, setup: GridSetup, file: Path, console: Console, quiet: bool) -> BudgetError | None:
-    """Judges one cell into its file; returns the error where the budget ended first."""
+    """Judge one cell into its file; returns the error where the budget ended first."""
     try:
         return run_detection(_options(name, suite, setup, file), console, quiet).stopped
     except BudgetError as error:
@@ -166,7 +166,7 @@ def _options(name: str, suite: GridSuite, setup: GridSetup, file: Path | None) -
 
 
 def _cells(name: str, suite: GridSuite, files: Mapping[str, Path]) -> dict[str, Cell]:
-    """The cells of one suite; the first setup that has verdicts on it is the baseline of the others."""
+    """Return the cells of one suite; the first setup that has verdicts on it is the baseline of the others."""
     if not files:
         return {}
     of_suite = SUITES[name]
@@ -176,7 +176,7 @@ def _cells(name: str, suite: GridSuite, files: Mapping[str, Path]) -> dict[str, 
 
 
 def average(row: Mapping[str, Cell]) -> float | None:
-    """The mean over suites, each with one weight; None where one has no figure."""
+    """Return the mean over suites, equally weighted; None if a suite has no figure."""
     values = [cell.accuracy for cell in row.values()]
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
@@ -189,7 +189,7 @@ def estimate_grid(path: Path, console: Console, quiet: bool) -> dict[str, tuple[
         ConfigError: a grid that is not as expected, or none of whose setups asks a judge.
     """
     grid = load_grid(path)
-    found = {}
+    estimates = {}
     for setup_name, setup in grid.setups.items():
         if setup.judge is None:
             continue
@@ -197,10 +197,10 @@ def estimate_grid(path: Path, console: Console, quiet: bool) -> dict[str, tuple[
         for name, suite in grid.suites.items():
             cost = estimate_detection(_options(name, suite, setup, None), console, quiet)
             model, bill, unscored = cost.model, bill + cost.bill, unscored + cost.unscored
-        found[setup_name] = (model, bill, unscored)
-    if not found:
+        estimates[setup_name] = (model, bill, unscored)
+    if not estimates:
         raise ConfigError(f"{path}: --estimate: every setup has recorded verdicts, which cost nothing")
-    return found
+    return estimates
 
 
 def show_grid(console: Console, report: GridReport) -> None:

@@ -41,7 +41,7 @@ def accuracy(marks: Sequence[float | None]) -> Share:
 def squared_error(pairs: Sequence[DetectPair], rows: Sequence[DetectRow | None]) -> Share | None:
     """Return mean squared error of scores against people's mean ratings, over the clips of pairs that have both (Table 10).
 
-    Its interval draws pairs, whose two clips stay together. None where no clip has both.
+    Its interval draws pairs, whose two clips stay together. None if no clip has both.
     """
     sums = [
         None
@@ -56,8 +56,9 @@ def squared_error(pairs: Sequence[DetectPair], rows: Sequence[DetectRow | None])
 class Against:
     """A judge and the baseline, on the pairs that both scored: how much more often it is right, and whether by chance.
 
-    `better` and `worse` count the pairs of which one has the higher mark. Where neither tied, `test` is McNemar's, else each
-    pair's difference gets a random sign; two-sided. Without a pair that both scored there is no test, and `why_none` says so.
+    `better` and `worse` count the pairs with a higher and a lower mark than the baseline's. Where neither tied, `test` is
+    McNemar's, else each pair's difference gets a random sign; two-sided. Without a pair that both scored there is no test, and
+    `why_none` says so.
     """
 
     difference: Share
@@ -70,9 +71,9 @@ class Against:
 
 
 def against(marks: Sequence[float | None], baseline: Sequence[float | None]) -> Against:
-    """Both judges' marks of the same pairs, in the same order."""
+    """Return both judges' marks of the same pairs, in the same order."""
     pairs = list(zip(marks, baseline, strict=True))
-    gains = [None if one is None or base is None else one - base for one, base in pairs]
+    gains = [None if own is None or base is None else own - base for own, base in pairs]
     difference = mean_by_cluster(gains, is_share=False)
     known = [gain for gain in gains if gain is not None]
     better, worse = sum(gain > 0 for gain in known), sum(gain < 0 for gain in known)
@@ -103,8 +104,8 @@ def detection_report(suite: DetectSuite, loaded: Loaded, judges: Mapping[str, Ma
     """
     # The bootstrap draws pairs by their place: a shuffled file must give the same interval.
     pairs = sorted(loaded.pairs, key=lambda pair: pair.id)
-    rows = {name: matched(pairs, found, name) for name, found in judges.items()}
-    marks = {name: [mark(row) for row in found] for name, found in rows.items()}
+    rows = {name: matched(pairs, verdicts, name) for name, verdicts in judges.items()}
+    marks = {name: [mark(row) for row in verdicts] for name, verdicts in rows.items()}
     baseline = next(iter(marks.values()))
     reports = {name: _judge(pairs, judges[name], rows[name], marks[name]) for name in rows}
     for name in list(reports)[1:]:
@@ -161,7 +162,7 @@ def _judge(
     return {
         "judge": sorted({"/".join(filter(None, (row.judge, row.version, row.prompt_hash))) for row in known if row.label}),
         "accuracy": asdict(accuracy(marks)),
-        "ties": sum(one == TIED for one in marks),
+        "ties": sum(value == TIED for value in marks),
         "said": _said(known),
         "first": _first_place(known),
         "unscored": dict(Counter(reason for reason in why if reason)),
@@ -183,7 +184,7 @@ def show_detection(console: Console, report: Report) -> None:
         highlight=False,
     )
     head = ("judge", "accuracy %", "95 %", "scored", "said", "first wins % (people)", "MSE", "against the first", "p", "")
-    rows = [(name, *_cells(found)) for name, found in report["judges"].items()]
+    rows = [(name, *_cells(judge)) for name, judge in report["judges"].items()]
     sections = (len(rows),)
     if majority := report["majority"]:
         rows.append((f"always {majority['label']} (majority)", number_text(majority["accuracy"], 1, scale=100.0)))
@@ -191,17 +192,17 @@ def show_detection(console: Console, report: Report) -> None:
         error = number_text(of_paper["squared_error"].get(name), none="")
         rows.append((Styled(f"paper: {name}", "dim"), number_text(value, 1, scale=100.0), "", "", "", "", error))
     Table(head, rows, sections=sections).show(console)
-    for name, found in report["judges"].items():
-        for reason, count in found["unscored"].items():
+    for name, judge in report["judges"].items():
+        for reason, count in judge["unscored"].items():
             console.print(f"{name}: {count} pairs unscored: {reason}", highlight=False, markup=False)
-        if found["other_pairs"]:
+        if judge["other_pairs"]:
             console.print(
-                f"{name}: {found['other_pairs']} verdicts unused: on pairs that are not asked here, or not in this order",
+                f"{name}: {judge['other_pairs']} verdicts unused: on pairs that are not asked here, or not in this order",
                 highlight=False,
                 markup=False,
             )
-        if found["against_baseline"] and found["against_baseline"]["why_none"]:
-            console.print(f"{name}: not tested: {found['against_baseline']['why_none']}", highlight=False, markup=False)
+        if judge["against_baseline"] and judge["against_baseline"]["why_none"]:
+            console.print(f"{name}: not tested: {judge['against_baseline']['why_none']}", highlight=False, markup=False)
 
 
 def _cells(figures: Report) -> list[str]:
@@ -209,8 +210,8 @@ def _cells(figures: Report) -> list[str]:
     cells = [number_text(right["value"], 1, scale=100.0, none="none"), _span(right, 100, 1)]
     said = ", ".join(f"{label}: {count}" for label, count in figures["said"].items())
     first = figures["first"]
-    place = "" if first is None else f"{100 * first['judge']:.1f} ({100 * first['people']:.1f})"
-    cells += [f"{right['n']} of {right['n_asked']}", said, place]
+    first_place = "" if first is None else f"{100 * first['judge']:.1f} ({100 * first['people']:.1f})"
+    cells += [f"{right['n']} of {right['n_asked']}", said, first_place]
     cells.append("" if error is None else f"{error['value']:.2f} ({_span(error, 1, 2)})")
     if against_first is None or against_first["difference"]["value"] is None:
         return [*cells, "", "", ""]

@@ -78,10 +78,10 @@ class DetectionOptions:
             raise ConfigError("--judge and --baseline: give one of them; the verdicts of the other can be given by --verdicts")
         if not self.judges_now and (self.pointwise or estimate or self.out is not None or self.overrides):
             raise ConfigError(
-                "--verdicts alone asks nobody: leave --pointwise, --estimate, --out and --set out, or give --judge"
+                "--verdicts alone makes no call: leave --pointwise, --estimate, --out and --set out, or give --judge"
             )
         if len(set(self.verdicts)) < len(self.verdicts):
-            raise ConfigError("--verdicts: a file stands twice")
+            raise ConfigError("--verdicts: a file occurs twice")
 
     def audio_root(self) -> Path:
         """Return the folder of the clips.
@@ -144,7 +144,7 @@ def estimate_detection(options: DetectionOptions, console: Console, quiet: bool)
     suite, loaded = _load(options)
     judge = _open(options, suite, calls=False)
     if not isinstance(judge, AudioJudge):
-        raise ConfigError("--estimate: a baseline calls nobody; leave it out")
+        raise ConfigError("--estimate: a baseline makes no call; leave it out")
     with progress_bar(console, "pairs read", len(loaded.pairs), quiet=quiet) as bar:
         bill, unscored = estimate_pairs(judge, loaded.pairs, options.audio_root(), bar.at)
     return DetectionEstimate(judge.config.llm.model, bill, unscored, len(loaded.pairs))
@@ -178,12 +178,12 @@ def _judge_suite(
     own_name = re.sub(r"[^\w.+-]+", "-", f"{judge.name}-{judge.version}{'-pointwise' if options.pointwise else ''}")
     path = options.out or Path("runs/detect") / suite.name / f"{own_name}.jsonl"
     require_same_pairs(path, suite, judge, pairs)
-    there = rows_so_far(path, suite)
+    existing = rows_so_far(path, suite)
     if options.retry_unscored:
-        pairs = [pair for pair in pairs if pair.id not in there or not there[pair.id].label]
+        pairs = [pair for pair in pairs if pair.id not in existing or not existing[pair.id].label]
     ask = by_clip(judge) if options.pointwise else by_pair(judge)
     with progress_bar(console, "pairs judged", len(pairs), quiet=quiet) as bar:
-        took_s, stopped = judge_pairs(judge.name, ask, pairs, root, path, bar.at, there)
+        took_s, stopped = judge_pairs(judge.name, ask, pairs, root, path, bar.at, existing)
     called = ""
     if isinstance(judge, AudioJudge):
         called = f"{judge.client.spending()}; "
@@ -227,8 +227,8 @@ def by_pair(judge: Comparing) -> JudgeChunk:
         items = [clips for _, clips in pairs]
         verdicts = judge.compare_batch(items, on_progress)
         return [
-            one if isinstance(one, BudgetError) else with_prompts(row_of(pair, one), prompts)
-            for (pair, _), one, prompts in zip(pairs, verdicts, _prompts(judge, items), strict=True)
+            verdict if isinstance(verdict, BudgetError) else with_prompts(row_of(pair, verdict), prompts)
+            for (pair, _), verdict, prompts in zip(pairs, verdicts, _prompts(judge, items), strict=True)
         ]
 
     return judge_chunk
@@ -238,19 +238,21 @@ def by_clip(judge: Rating) -> JudgeChunk:
     """Judge each clip alone, and let the higher score win (AudioJudge, appendix E)."""
 
     def judge_chunk(pairs: Sequence[tuple[DetectPair, Pair]], on_progress: Progress) -> list[RowOrStop]:
-        scores = judge.score_batch([one for _, clips in pairs for one in sides_of(clips)], on_progress)
+        scores = judge.score_batch([side for _, clips in pairs for side in sides_of(clips)], on_progress)
         sides = zip(scores[::2], scores[1::2], strict=True)
-        prompts = _prompts(judge, [one for _, clips in pairs for one in sides_of(clips)])
+        prompts = _prompts(judge, [side for _, clips in pairs for side in sides_of(clips)])
         rows = [_scored(pair, *two) for (pair, _), two in zip(pairs, sides, strict=True)]
         both = [first + second for first, second in zip(prompts[::2], prompts[1::2], strict=True)]
-        return [row if isinstance(row, BudgetError) else with_prompts(row, one) for row, one in zip(rows, both, strict=True)]
+        return [
+            row if isinstance(row, BudgetError) else with_prompts(row, prompt) for row, prompt in zip(rows, both, strict=True)
+        ]
 
     return judge_chunk
 
 
 def _prompts(judge: object, items: Sequence[Pair | Exchange]) -> list[tuple[str, ...]]:
     """Return the prompts of every item; () of a baseline, which makes no calls."""
-    return [sent(one) for one in judge.requests(items)] if isinstance(judge, AudioJudge) else [()] * len(items)
+    return [sent(request) for request in judge.requests(items)] if isinstance(judge, AudioJudge) else [()] * len(items)
 
 
 def with_prompts(row: DetectRow, prompts: tuple[str, ...]) -> DetectRow:
@@ -272,7 +274,7 @@ def _scored(pair: DetectPair, first: Verdict | Unscored | BudgetError, second: V
 
 def judge_pairs(
     name: str, judge_chunk: JudgeChunk, pairs: Sequence[DetectPair], root: Path, path: Path, on_progress: Progress,
-    there: Mapping[str, DetectRow] | None = None,
+    existing: Mapping[str, DetectRow] | None = None,
 ) -> tuple[float, BudgetError | None]:  # fmt: skip
     """Judge all pairs and write their rows; return seconds taken, and the error if the budget ended first.
 
@@ -281,7 +283,7 @@ def judge_pairs(
     Raises:
         BudgetError: the budget ended before the first verdict; an existing file stays as it is.
     """
-    file = VerdictFile(path, dict(there or {}), lambda row: row.id, lambda row: row.label is not None, DetectRow.model_dump)
+    file = VerdictFile(path, dict(existing or {}), lambda row: row.id, lambda row: row.label is not None, DetectRow.model_dump)
     judged_now = False
 
     def judge_rows(chunk: Sequence[DetectPair], at: Progress) -> list[RowOrStop]:
@@ -315,10 +317,10 @@ def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, o
     bill, unscored = Bill(), 0
     for start in range(0, len(pairs), CHUNK_PAIRS):
         read = [read_pair_audio(pair, root) for pair in pairs[start : start + CHUNK_PAIRS]]
-        readable = [one for one in read if isinstance(one, Pair)]
+        readable = [item for item in read if isinstance(item, Pair)]
         items: list[Pair | Exchange] = list(readable)
         if judge.task.clips == 1:
-            items = [exchange for one in readable for exchange in sides_of(one)]
+            items = [exchange for pair in readable for exchange in sides_of(pair)]
         requests = judge.requests(items)
         bill += judge.client.estimate(requests)
         unscored += len(read) - len(readable) + _refused(requests, judge.task.clips)
@@ -329,7 +331,9 @@ def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, o
 def _refused(requests: Sequence[Any], clips: int) -> int:
     """Return the number of pairs for which a request cannot be made, of one of their clips at least."""
     size = 2 if clips == 1 else 1
-    return sum(any(isinstance(one, Unscored) for one in requests[at : at + size]) for at in range(0, len(requests), size))
+    return sum(
+        any(isinstance(request, Unscored) for request in requests[at : at + size]) for at in range(0, len(requests), size)
+    )
 
 
 def require_same_pairs(path: Path, suite: DetectSuite, judge: AudioJudge | Baseline, pairs: Sequence[DetectPair]) -> None:
@@ -340,11 +344,11 @@ def require_same_pairs(path: Path, suite: DetectSuite, judge: AudioJudge | Basel
     """
     rows = [row for row in rows_so_far(path, suite).values() if row.label]
     prompt_hash = judge.prompt.hash if isinstance(judge, AudioJudge) else ""
-    there = [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in rows]
-    require_new(path, there, [f"{judge.name}/{judge.version}/{prompt_hash}"])
+    existing = [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in rows]
+    require_new(path, existing, [f"{judge.name}/{judge.version}/{prompt_hash}"])
     ids = {pair.id for pair in pairs}
     if lost := [row.id for row in rows if row.id not in ids]:
         raise StorageError(
-            f"{path} holds verdicts on {len(rows)} pairs, {len(lost)} of which are not asked now (the first: {lost[0]}); "
+            f"{path} holds verdicts on {len(rows)} pairs; {len(lost)} of them are not asked now (the first: {lost[0]}); "
             f"give another --out, or delete it"
         )

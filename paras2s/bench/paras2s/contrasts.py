@@ -53,7 +53,7 @@ SYSTEMS = (BAD, CONSTANT, CASCADE, STYLE_DEAF, PROSODY, "sft", "aligned", FLAT, 
 
 
 def policy_system(run: Run, dataset: Dataset, policy: Policy) -> PolicySystem:
-    """A policy under the run's settings, its prompts made as in training."""
+    """Return a policy under the run's settings, its prompts made as in training."""
     queries = {query.id: query for query in dataset.queries}
 
     def prompts(policy: Policy, questions: Sequence[SpokenQuestion]) -> list[Prompt]:
@@ -63,7 +63,7 @@ def policy_system(run: Run, dataset: Dataset, policy: Policy) -> PolicySystem:
 
 
 def open_runner(run: Run, dataset: Dataset, model: RewardModel | None, role: HeldOut) -> Runner:
-    """The runner for one role of a run's queries, with the rubric as judge."""
+    """Return the runner for one role of a run's queries, with the rubric as judge."""
     queries = dataset.of_role(role)
     suffix = "" if role == "test" else f"-{role}"
     rows, samples = run.folder / f"bench{suffix}", Path(f"samples{suffix}")
@@ -102,14 +102,14 @@ class BenchedRun:
 
 def summary_of(benched: BenchedRun) -> dict[str, Any]:
     """Return the summary of all systems, and the kind of policies' answers in text and sound."""
-    kinds = {name: one.to_json() for name, one in benched.spoken_kinds.items()}
+    kinds = {name: counted.to_json() for name, counted in benched.spoken_kinds.items()}
     return {**summary(benched.rows), "spoken_kinds": kinds}
 
 
 def run_bench(
-    run: Run, dataset: Dataset, model: RewardModel | None, role: HeldOut, wanted: Sequence[str] = SYSTEMS
+    run: Run, dataset: Dataset, model: RewardModel | None, role: HeldOut, systems: Sequence[str] = SYSTEMS
 ) -> BenchedRun:
-    """Rows of the systems that there are by now; the aligned policy's where it is made already. Finished rows are read."""
+    """Return the rows of the present systems, the aligned policy's too once it is trained. Finished rows are read."""
     torch.set_num_threads(cores())
     runner = open_runner(run, dataset, model, role)
     checkpoints = {"sft": run.sft_dir, "aligned": run.aligned_dir}
@@ -119,7 +119,7 @@ def run_bench(
             return policy_system(run, dataset, run.load_policy(checkpoints[name]))
         return open_baseline(name, dataset, runner.queries, run.config.cache_dir)
 
-    chosen = [name for name in SYSTEMS if name in wanted]
+    chosen = [name for name in SYSTEMS if name in systems]
     rows = {name: load_rows(path) for name in chosen if (path := runner.rows_path(name)).is_file()}
     missing = [name for name in chosen if name not in rows]
     missing = [name for name in missing if name not in checkpoints or is_checkpoint(checkpoints[name])]
@@ -140,16 +140,16 @@ def run_bench(
 
 
 def _independent_rows(run: Run, runner: Runner, rows: dict[str, list[AnswerRow]]) -> dict[str, list[AnswerRow]]:
-    """The same answers under the independent judge; those judged already are read, if they are of these answers."""
+    """Return the same answers under the independent judge; verdicts on these very answers are read, not made again."""
     judge = AnswerJudge(IndependentJudge())
-    found = {name: load_rows(path) for name in rows if (path := _independent_path(runner, name)).is_file()}
+    judged = {name: load_rows(path) for name in rows if (path := _independent_path(runner, name)).is_file()}
     for name, own in rows.items():
-        there = [(row.query_id, row.answer_index, row.text_stream, row.judge) for row in found.get(name, [])]
-        if there != [(row.query_id, row.answer_index, row.text_stream, judge.name) for row in own]:
+        existing = [(row.query_id, row.answer_index, row.text_stream, row.judge) for row in judged.get(name, [])]
+        if existing != [(row.query_id, row.answer_index, row.text_stream, judge.name) for row in own]:
             with run.bar(f"independent judge, {name}", len(own)) as bar:
-                found[name] = judge_again(own, run.folder, judge, bar.at)
-            save_rows(_independent_path(runner, name), found[name])
-    return found
+                judged[name] = judge_again(own, run.folder, judge, bar.at)
+            save_rows(_independent_path(runner, name), judged[name])
+    return judged
 
 
 def _independent_path(runner: Runner, name: str) -> Path:
@@ -162,8 +162,8 @@ def describe_bench(run: Run, benched: BenchedRun) -> None:
         run.say("\n".join(gain.lines()))
     rows = {name: row for name, row in summary(benched.rows).items() if name in benched.rows}
     comparison = benched.comparison
-    categories = [one for one in CATEGORIES if any(one in row["categories"] for row in rows.values())]
-    parts = [one for one in PARTS if any(one in row["parts"] for row in rows.values())]
+    categories = [category for category in CATEGORIES if any(category in row["categories"] for row in rows.values())]
+    parts = [part for part in PARTS if any(part in row["parts"] for row in rows.values())]
     table = []
     for name, row in rows.items():
         overall, other = row["overall"], comparison["summary"][name]["overall"]

@@ -55,12 +55,12 @@ class CurvePoint:
     garbled: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The point as plain JSON."""
+        """Return the point as plain JSON."""
         return asdict(self)
 
 
 def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoint]:
-    """Judges the kept answers of all steps; a curve that is stored is read where it is of these answers and judges.
+    """Judge the kept answers of all steps; a stored curve is read if it is of these answers and judges.
 
     Raises:
         DataError: the run kept no answers, answers to queries that the dataset does not have, or none that can be scored.
@@ -72,13 +72,13 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
     queries = {query.id: query for query in dataset.of_role("validation")}
     answers = {step: list(read_jsonl(folder / "answers.jsonl")) for step, folder in kept.items()}
     judges = (RunJudge(dataset, list(queries.values()), model), AnswerJudge(IndependentJudge()))
-    # A reward model that is trained anew, and a tone classifier that is fitted anew, give other scores under the same names.
+    # A reward model trained again, and a tone classifier fitted again, give other scores under the same names.
     versions = [hashlib.sha256((run.reward_dir / WEIGHTS).read_bytes()).hexdigest(), dataset.agent_tone.version]
     names = [*(judge.name for judge in judges), *versions]
     state = {"judges": names, "answers": {str(step): rows for step, rows in answers.items()}}
     stored = run.folder / FOLDER / STORED
-    if stored.is_file() and (found := read_json(stored)).get("of") == state:
-        return [point_of(values) for values in found["points"]]
+    if stored.is_file() and (curve := read_json(stored)).get("of") == state:
+        return [point_of(values) for values in curve["points"]]
     requests = []
     for step, rows in answers.items():
         for row in rows:
@@ -91,7 +91,7 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
     for judge in judges:
         with run.bar(f"curve, {judge.name.split('/')[0]}", len(requests)) as bar:
             judged.append(judge.judge_all(requests, bar.at))
-        if all(one.score is None for one in judged[-1]):
+        if all(answer.score is None for answer in judged[-1]):
             raise DataError(f"{run.folder / FOLDER}: {judge.name} scored no answer ({judged[-1][0].verdict.reason})")
     kl_of = {row["step"]: row.get("kl") for row in run.metrics()}
     points, start = [], 0
@@ -130,22 +130,26 @@ def _spoken_kinds(
         for query, row, judged in zip(queries, rows, teacher, strict=True)
         if isinstance(verdict := judged.verdict, Verdict)
     ]
-    found = spoken_kinds(answers, RubricJudge())
-    return found.text.estimate.mean, found.sound.estimate.mean, found.garbled.estimate.mean
+    kinds = spoken_kinds(answers, RubricJudge())
+    return kinds.text.estimate.mean, kinds.sound.estimate.mean, kinds.garbled.estimate.mean
 
 
 def point_of(values: dict[str, Any]) -> CurvePoint:
-    """Reads a point back from its JSON."""
-    return CurvePoint(**{**values, "scores": {name: Estimate(**one) for name, one in values["scores"].items()}})
+    """Read a point back from its JSON."""
+    return CurvePoint(**{**values, "scores": {name: Estimate(**estimate) for name, estimate in values["scores"].items()}})
 
 
 def _scores(queries: Sequence[Query], teacher: Sequence[JudgedAnswer], other: Sequence[JudgedAnswer]) -> dict[str, Estimate]:
-    columns = ([one.model_score for one in teacher], [one.score for one in teacher], [one.score for one in other])
+    columns = (
+        [answer.model_score for answer in teacher],
+        [answer.score for answer in teacher],
+        [answer.score for answer in other],
+    )
     return {name: _mean(queries, column) for name, column in zip(LINES, columns, strict=True)}
 
 
 def _mean(queries: Sequence[Query], scores: Sequence[float | None]) -> Estimate:
-    """The mean of category means, clustered by contrast; answers without a score are left out."""
+    """Return the mean of category means, clustered by contrast; answers without a score are left out."""
     means = []
     for category in dict.fromkeys(query.category for query in queries):
         rows = [
@@ -170,14 +174,14 @@ def curves_svg(plots: Sequence[Curves]) -> str:
 
 
 def write_curve(run: Run, points: Sequence[CurvePoint]) -> Path:
-    """Writes the plot beside the kept answers."""
+    """Write the plot beside the kept answers."""
     path = run.folder / FOLDER / "curve.svg"
     write_text(path, curves_svg([curves_of(points, run.config.name)]))
     return path
 
 
 def describe_curve(run: Run, points: Sequence[CurvePoint]) -> None:
-    """Prints a row a step, and whether the policy learned the reward model instead of the task."""
+    """Print a row a step, and whether the policy learned the reward model instead of the task."""
     rows = []
     for point in points:
         scores = [cell({**asdict(score), "n_asked": point.answers, "n_scored": score.n}) for score in point.scores.values()]
@@ -190,7 +194,7 @@ def describe_curve(run: Run, points: Sequence[CurvePoint]) -> None:
 
 
 def over_optimised(points: Sequence[CurvePoint]) -> bool:
-    """Whether from the first step to the last the reward model's score rose and the independent judge's fell, beyond chance.
+    """Return whether, from first to last step, the reward model's score rose and the independent judge's fell, beyond chance.
 
     Both errors are taken as independent, though the queries are the same: it warns too late rather than too early.
     """
@@ -198,7 +202,7 @@ def over_optimised(points: Sequence[CurvePoint]) -> bool:
     return _is_above(last[LINES[0]], first[LINES[0]]) and _is_above(first[LINES[2]], last[LINES[2]])
 
 
-def _is_above(one: Estimate, other: Estimate) -> bool:
-    if one.mean is None or other.mean is None or one.standard_error is None or other.standard_error is None:
+def _is_above(first: Estimate, other: Estimate) -> bool:
+    if first.mean is None or other.mean is None or first.standard_error is None or other.standard_error is None:
         return False
-    return one.mean - other.mean > CERTAIN_FROM * math.hypot(one.standard_error, other.standard_error)
+    return first.mean - other.mean > CERTAIN_FROM * math.hypot(first.standard_error, other.standard_error)

@@ -30,7 +30,7 @@ class JudgedGain:
     """The gain by one judge: mean difference on the scale of 1 to 5, the ends of its 95 % interval, and what it rests on.
 
     `low` and `high` are None for fewer than two contrasts. `contrast_shares` are the shares told apart, before and after;
-    `contrasts_needed` is the number of contrasts that would show a difference of this size; None where it is shown already.
+    `contrasts_needed` is the number of contrasts that would show a difference of this size; None if it is shown already.
     """
 
     judge: str

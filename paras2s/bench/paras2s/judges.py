@@ -44,7 +44,7 @@ class JudgedAnswer:
 
     @property
     def score(self) -> float | None:
-        """The score; None where there is none."""
+        """The score, or None."""
         return self.verdict.score if isinstance(self.verdict, Verdict) else None
 
     def row_fields(self, text_stream: str, judge: str) -> dict[str, Any]:
@@ -92,29 +92,29 @@ class AnswerJudge:
         judged: list[JudgedAnswer] = []
         for start in range(0, len(answers), size):
             chunk = answers[start : start + size]
-            spoken = [(question, one.clip) for question, one in chunk if not one.missing and one.clip is not None]
-            found = iter(self._judge_clips(spoken, on_progress if self._judge.client is None else None))
-            judged += [_unscored(self.name, one.missing) if one.missing else next(found) for _, one in chunk]
+            spoken = [(question, answer.clip) for question, answer in chunk if not answer.missing and answer.clip is not None]
+            verdicts = iter(self._judge_clips(spoken, on_progress if self._judge.client is None else None))
+            judged += [_unscored(self.name, answer.missing) if answer.missing else next(verdicts) for _, answer in chunk]
             on_progress(len(judged), len(answers))
         return judged
 
     def _judge_clips(self, spoken: Sequence[tuple[SpokenQuestion, Clip]], on_progress: Progress | None) -> list[JudgedAnswer]:
         judge = self._judge
         exchanges = [judge.exchange_of(question.text, question.style, question.clip, clip) for question, clip in spoken]
-        found = []
+        judged = []
         verdicts = judge.score_batch(exchanges, on_progress)
         for verdict, requests in zip(verdicts, judge.requests(exchanges), strict=True):
             if isinstance(verdict, BudgetError):
                 raise verdict
-            found.append(JudgedAnswer(_without_rules(verdict) if judge.client is None else verdict, sent(requests)))
-        return found
+            judged.append(JudgedAnswer(_without_rules(verdict) if judge.client is None else verdict, sent(requests)))
+        return judged
 
 
 def open_answer_judge(name: str, overrides: dict[str, Any], tone: Path | None, cache_dir: Path) -> AnswerJudge:
     """Open a judge of single answers by name.
 
     Raises:
-        ConfigError: no such judge, or one that needs a voice, pairs or a run; overrides of a judge that has no config.
+        ConfigError: an unknown judge, a judge that needs a voice, pairs or a run; overrides of a judge without config.
     """
     named = find_judge(name)
     if named.kind not in ("llm", "rubric", "independent") and not named.is_own:
@@ -129,7 +129,7 @@ def _unscored(judge: str, reason: str) -> JudgedAnswer:
 
 
 def _without_rules(verdict: Verdict | Unscored) -> Verdict | Unscored:
-    """A row has the family, tone and score that a judge on this machine gives as its reply, and no cost."""
+    """Return the verdict of a judge on this machine: the row has its family, tone and score as the reply, and no cost."""
     return replace(verdict, reply="", cost_usd=None) if isinstance(verdict, Verdict) else verdict
 
 
@@ -142,7 +142,7 @@ class RunJudge(AnswerJudge):
 
     def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[JudgedAnswer]:
         """Judge answers, in order; answers of no length as well, which the rubric does not score."""
-        spoken = [(question, one.clip) for question, one in answers if one.clip is not None]
+        spoken = [(question, answer.clip) for question, answer in answers if answer.clip is not None]
         measured = measure_answers([clip for _, clip in spoken], self._dataset.agent_tone, on_progress)
         exchanges = [
             replace(self._exchange(question, clip), blueprint=blueprint)
@@ -150,7 +150,8 @@ class RunJudge(AnswerJudge):
         ]
         known = zip(self._judge.score_batch(exchanges), measured, self._model_scores(spoken), strict=True)
         return [
-            _unscored(self.name, one.missing or "") if one.clip is None else self._judged(*next(known)) for _, one in answers
+            _unscored(self.name, answer.missing or "") if answer.clip is None else self._judged(*next(known))
+            for _, answer in answers
         ]
 
     def _exchange(self, question: SpokenQuestion, clip: Clip) -> Exchange:

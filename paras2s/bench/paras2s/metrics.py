@@ -24,14 +24,14 @@ PAPER_SETS = ("age", "emotion", "gender", "sarcasm", "iemocap", "meld")
 
 
 def table_2(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
-    """A row a system: each set, synthetic, real and overall averages, contrasts told apart, word errors, all with their n."""
+    """Return a row a system: sets; synthetic, real and overall averages; contrasts told apart; word errors; all with n."""
     table = {}
     for name, rows in systems.items():
         scores = summarise(rows)
-        real = [one for category, one in scores.categories.items() if category in CORPORA]
-        synthetic = [one for category, one in scores.categories.items() if category not in CORPORA]
+        real = [score for category, score in scores.categories.items() if category in CORPORA]
+        synthetic = [score for category, score in scores.categories.items() if category not in CORPORA]
         table[name] = {
-            "sets": {category: one.to_json() for category, one in scores.categories.items()},
+            "sets": {category: score.to_json() for category, score in scores.categories.items()},
             "synthetic": _average(synthetic).to_json(),
             "real": _average(real).to_json(),
             "average": scores.overall.to_json(),
@@ -45,7 +45,7 @@ def table_2(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
 def _average(sets: Sequence[Counted]) -> Counted:
     if not sets:
         return Counted(Estimate(None, None, 0, 0), 0)
-    return Counted(mean_of_means([one.estimate for one in sets]), sum(one.n_asked for one in sets))
+    return Counted(mean_of_means([score.estimate for score in sets]), sum(score.n_asked for score in sets))
 
 
 def summary(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
@@ -55,11 +55,11 @@ def summary(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
         scores = summarise(rows)
         table[system] = {
             "overall": scores.overall.to_json(),
-            "categories": {name: one.to_json() for name, one in scores.categories.items()},
+            "categories": {name: score.to_json() for name, score in scores.categories.items()},
             "word_error_rate": scores.word_error_rate.to_json(),
             "duration_s": scores.duration_s.mean,
             "contrast": contrast_metric(rows).to_json(),
-            "parts": {name: one.to_json() for name, one in scores.parts.items()},
+            "parts": {name: score.to_json() for name, score in scores.parts.items()},
             "distinct_texts": scores.distinct_texts,
             "judge": rows[0].judge if rows else None,
         }
@@ -90,7 +90,7 @@ class KindRow(Protocol):
 
     @property
     def family(self) -> str | None:
-        """The kind of answer that was recognised in its sound, None where none was."""
+        """The kind of answer that was recognised in its sound, or None."""
 
     @property
     def contrast_id(self) -> str:
@@ -135,7 +135,7 @@ def spoken_kinds(rows: Sequence[KindRow], rubric: RubricJudge) -> SpokenKinds:
 
 
 def automatic_scores(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[AnswerKey, float | Unscored]:
-    """One score an answer, to be set against people's ratings.
+    """Return a score for each answer, to be set against people's ratings.
 
     An answer's id is its query's, with the answer's number where a query has several.
     """
@@ -148,27 +148,27 @@ def automatic_scores(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[AnswerK
     return scores
 
 
-def cell(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
+def cell(figure: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
     """Return the mean and standard error, and n scored of n asked where some are missing; a dash where there is no mean.
 
     A share of 0 or 100 %, whose standard error is 0 whatever n is, has Wilson's interval in its place.
     """
-    missing = one["n_asked"] - one["n_scored"]
-    note = f" ({one['n_scored']} of {one['n_asked']})" if missing else ""
-    return number_text(one["mean"], digits, scale=factor) + error_text(one, factor, digits) + note
+    missing = figure["n_asked"] - figure["n_scored"]
+    note = f" ({figure['n_scored']} of {figure['n_asked']})" if missing else ""
+    return number_text(figure["mean"], digits, scale=factor) + error_text(figure, factor, digits) + note
 
 
-def error_text(one: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
+def error_text(figure: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
     """Return the standard error, or Wilson's interval of a share of 0 or 100 %; "" where there is neither."""
-    if (ends := one.get("wilson")) is not None:
+    if (ends := figure.get("wilson")) is not None:
         return f" ({span(ends[0], ends[1], digits, scale=factor)})"
-    return "" if one["standard_error"] is None else f" ± {number_text(one['standard_error'], digits, scale=factor)}"
+    return "" if figure["standard_error"] is None else f" ± {number_text(figure['standard_error'], digits, scale=factor)}"
 
 
 def columns(table: Mapping[str, Any]) -> list[str]:
     """Return the sets in the paper's order, then others."""
-    there = {name for row in table.values() for name in row["sets"]}
-    return [*(name for name in PAPER_SETS if name in there), *sorted(there - set(PAPER_SETS))]
+    sets = {name for row in table.values() for name in row["sets"]}
+    return [*(name for name in PAPER_SETS if name in sets), *sorted(sets - set(PAPER_SETS))]
 
 
 def markdown(table: Mapping[str, Any]) -> str:
@@ -183,7 +183,7 @@ def markdown(table: Mapping[str, Any]) -> str:
     rows = []
     empty = {"mean": None, "standard_error": None, "n_scored": 0, "n_asked": 0}
     for name, row in table.items():
-        cells = [*(cell(row["sets"].get(one, empty)) for one in sets), *(cell(row[one]) for one in averages)]
+        cells = [*(cell(row["sets"].get(name, empty)) for name in sets), *(cell(row[name]) for name in averages)]
         cells += [cell(row["contrast"], 100, 0) for _ in apart]
         cells += [cell(row["word_error_rate"], 100, 1)]
         cells += [cell(row.get("voicebench", empty), 1, 1) for _ in knowledge]

@@ -50,15 +50,15 @@ class Runner:
         with progress_bar(self.console, f"{name} answers", len(questions), self.quiet) as bar:
             responses = system.answer(questions, self.answers, bar.at)
         places = [(query, n) for query in self.queries for n in range(self.answers)]
-        answers = [(question, one) for question, row in zip(questions, responses, strict=True) for one in row]
+        answers = [(question, response) for question, row in zip(questions, responses, strict=True) for response in row]
         for (query, n), (_, response) in zip(places, answers, strict=True):
             if response.clip is not None:
                 write_clip(self.root / self._sample(name, query, n), response.clip)
         with progress_bar(self.console, f"judging {name}", len(answers), self.quiet) as bar:
             judged = self.judge.judge_all(answers, bar.at)
         rows = [
-            self._row(name, query, n, response, one)
-            for (query, n), (_, response), one in zip(places, answers, judged, strict=True)
+            self._row(name, query, n, response, answer)
+            for (query, n), (_, response), answer in zip(places, answers, judged, strict=True)
         ]
         save_rows(self.rows_path(name), rows)
         return rows
@@ -91,7 +91,7 @@ class Runner:
 class BenchOptions:
     """The options of `bench paras2s`: a dataset and one role of it, systems by name and spec, and where rows go.
 
-    `human` is a file of people's ratings; `voicebench` gives files of VoiceBench rows by system, to stand beside.
+    `human` is a file of people's ratings; `voicebench` gives files of VoiceBench rows by system, shown beside.
     """
 
     data: Path
@@ -120,15 +120,15 @@ class BenchReport:
         """Return the report as plain JSON."""
         if self.agreement is None:
             return {"systems": self.table}
-        return {"systems": self.table, "human": {name: asdict(one) for name, one in self.agreement.groups.items()}}
+        return {"systems": self.table, "human": {name: asdict(group) for name, group in self.agreement.groups.items()}}
 
     def to_markdown(self) -> list[str]:
-        """Its tables for a page or a terminal."""
+        """Return the tables for a page or a terminal."""
         return [markdown(self.table), *([human_tables(self.agreement)] if self.agreement else [])]
 
 
 def run_paras2s(options: BenchOptions, judge: AnswerJudge, console: Console, quiet: bool) -> BenchReport:
-    """Benches all systems and writes rows, samples, table2.json, table2.md and, with ratings, human.md.
+    """Bench all systems and write rows, samples, table2.json, table2.md and, with ratings, human.md.
 
     Raises:
         ConfigError: a system that cannot be opened, or a folder with other questions' rows. BudgetError: the budget ended.
@@ -150,7 +150,7 @@ def run_paras2s(options: BenchOptions, judge: AnswerJudge, console: Console, qui
 
 
 def bench_systems(options: BenchOptions, judge: AnswerJudge, console: Console, quiet: bool) -> dict[str, list[AnswerRow]]:
-    """Rows of all systems, each written as soon as it is done; those of systems benched into this folder earlier come first."""
+    """Return the rows of all systems, written as each is done; systems benched into this folder earlier come first."""
     manifest = load_manifest(options.data)
     queries = [query for query in manifest.queries if query.role == options.role]
     claim_table(options, manifest, queries, judge)
@@ -161,11 +161,11 @@ def bench_systems(options: BenchOptions, judge: AnswerJudge, console: Console, q
         name: runner.bench(name, open_system(spec, options.curation, options.cache_dir))
         for name, spec in options.systems.items()
     }
-    return {**{name: there for name, there in earlier.items() if name not in rows}, **rows}
+    return {**{name: system_rows for name, system_rows in earlier.items() if name not in rows}, **rows}
 
 
 def claim_table(options: BenchOptions, manifest: Manifest, queries: Sequence[Query], judge: AnswerJudge) -> None:
-    """Refuse a folder whose rows are of other questions or of another judge: they would stand in one table.
+    """Refuse a folder whose rows are of other questions or of another judge: they would be in one table.
 
     Raises:
         ConfigError: names what differs.
@@ -173,11 +173,12 @@ def claim_table(options: BenchOptions, manifest: Manifest, queries: Sequence[Que
     if not queries:
         raise ConfigError(f"{manifest.folder}: no queries of role {options.role}")
     names = key_of([options.role, [query.id for query in queries]])
-    here: Mapping[str, Any] = {"questions": names, "answers": options.answers, "judge": judge.name}
+    own: Mapping[str, Any] = {"questions": names, "answers": options.answers, "judge": judge.name}
     path = options.out / "asked.json"
-    there = read_json(path) if path.is_file() else here
-    if different := [name for name in here if there.get(name) != here[name]]:
+    existing = read_json(path) if path.is_file() else own
+    if different := [name for name in own if existing.get(name) != own[name]]:
         raise ConfigError(
-            f"{options.out}: holds rows with other {different[0]} ({there.get(different[0])}); give another --out, or delete it"
+            f"{options.out}: holds rows with other {different[0]} ({existing.get(different[0])}); "
+            "give another --out, or delete it"
         )
-    write_json(path, here)
+    write_json(path, own)

@@ -35,7 +35,7 @@ class Lines(Protocol):
     """Chooses the sentences that a baseline takes in turn, and their tone."""
 
     def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """Sentences that are as good to it, and the tone."""
+        """Return the sentences that are as good to it, and the tone."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +48,11 @@ class ScriptedBaseline:
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """`count` answers to each question."""
         takes = []
-        for place, question in enumerate(questions):
+        for number, question in enumerate(questions):
             sentences, tone = self.chooser.lines(question)
-            texts = [sentences[(place + n) % len(sentences)] for n in range(count)]
+            texts = [sentences[(number + n) % len(sentences)] for n in range(count)]
             takes += [_take(text, tone) for text in texts]
-        responses = [Response(take.text, one.clip) for take, one in zip(takes, render(takes, self.cache), strict=True)]
+        responses = [Response(take.text, sound.clip) for take, sound in zip(takes, render(takes, self.cache), strict=True)]
         on_progress(len(questions), len(questions))
         return [responses[start : start + count] for start in range(0, len(responses), count)]
 
@@ -62,7 +62,7 @@ def _take(text: str, tone: str) -> Take:
 
 
 def baseline_takes(styles: Sequence[str], categories: Sequence[Category]) -> list[Take]:
-    """All that the baselines may say to questions of these styles; the constant one may say more."""
+    """Return all that the baselines may say to questions of these styles; the constant baseline may say more."""
     own = [_of_style(style) for style in styles]
     takes = [_take(text, said) for sentences, tone in own for text in sentences for said in (tone, "neutral")]
     return takes + [_take(text, "neutral") for category in categories for text in load_cascade()[category]]
@@ -80,7 +80,7 @@ class Constant:
     style: str
 
     def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """The kind's sentences."""
+        """Return the kind's sentences."""
         return _of_style(self.style)
 
 
@@ -88,7 +88,7 @@ class Cascade:
     """A language model that reads the words perfectly and hears nothing: both styles of a contrast get the same answers."""
 
     def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """The category's sentences, spoken neutrally."""
+        """Return the category's sentences, spoken neutrally."""
         assert question.category is not None
         return load_cascade()[question.category], "neutral"
 
@@ -101,7 +101,7 @@ class StyleDeaf:
     styles: Mapping[str, tuple[str, ...]]
 
     def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """The sentences of the kind that pays most over both styles."""
+        """Return the sentences of the kind that pays most over both styles."""
         return _of_style(best_kind(self.rubric, self.styles[question.id]))
 
 
@@ -113,7 +113,7 @@ class Prosody:
     features: Mapping[str, np.ndarray]
 
     def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """The sentences of the style that it hears."""
+        """Return the sentences of the style that it hears."""
         assert question.category is not None
         return _of_style(self.classifiers[question.category].predict(self.features[question.id][None])[0])
 
@@ -125,7 +125,7 @@ class Bad:
     styles: Mapping[str, tuple[str, ...]]
 
     def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """The other style's sentences."""
+        """Return the other style's sentences."""
         return _of_style(next(style for style in self.styles[question.id] if style != question.style))
 
 
@@ -133,7 +133,7 @@ class Flat:
     """Knows the true style, and speaks neutrally."""
 
     def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """The style's sentences."""
+        """Return the style's sentences."""
         return Topline().lines(question)[0], "neutral"
 
 
@@ -141,13 +141,13 @@ class Topline:
     """Knows the true style."""
 
     def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """The style's sentences."""
+        """Return the style's sentences."""
         assert question.style is not None
         return _of_style(question.style)
 
 
 def best_kind(rubric: Rubric, styles: Sequence[str]) -> str:
-    """The kind of answer with the highest mean score of its words over styles, of those that have scripted sentences.
+    """Return the kind of answer with the highest mean score of its words over styles, of those that have scripted sentences.
 
     Its own tone takes nothing away. Of equal kinds it is the first of the styles' own, then the first in the rubric.
     """
@@ -156,12 +156,12 @@ def best_kind(rubric: Rubric, styles: Sequence[str]) -> str:
 
 
 def missing_for(name: str, dataset: Dataset, queries: Sequence[Query]) -> str | None:
-    """Why a dataset cannot have a baseline; None where it can. One of one's own may have few labels, or other styles."""
+    """Return why a dataset cannot have a baseline, or None. A user's dataset may have few labels, or other styles."""
     styles = {query.style or "" for query in queries}
     if unknown := sorted(styles - load_families().keys()):
         return f"there is no scripted answer for style {unknown[0]!r}"
     labelled = _labelled(dataset)
-    lonely = [contrast for contrast, found in _styles_of_contrasts(queries).items() if len(set(found)) < 2]
+    lonely = [contrast for contrast, styles in _styles_of_contrasts(queries).items() if len(set(styles)) < 2]
     if name == BAD and lonely:
         return f"contrast {lonely[0]} has no other style"
     if name == CONSTANT and not labelled:
@@ -175,7 +175,7 @@ def missing_for(name: str, dataset: Dataset, queries: Sequence[Query]) -> str | 
 
 
 def open_baseline(name: str, dataset: Dataset, queries: Sequence[Query], cache: Path) -> ScriptedBaseline:
-    """A baseline by name, for some queries of a dataset; what it learns, it learns from labelled training queries."""
+    """Return a baseline by name, for some queries of a dataset; what it learns, it learns from labelled training queries."""
     return ScriptedBaseline(_chooser(name, dataset, queries), cache)
 
 
@@ -210,9 +210,9 @@ def _prosody(dataset: Dataset, query: Query) -> np.ndarray:
 
 
 def _classifiers(dataset: Dataset, labelled: Sequence[Query]) -> dict[str, ToneClassifier]:
-    found = {}
+    classifiers = {}
     for category in dict.fromkeys(query.category for query in labelled):
         rows = [query for query in labelled if query.category == category]
         features = np.stack([_prosody(dataset, query) for query in rows])
-        found[category or ""] = ToneClassifier.fit(features, [q.style or "" for q in rows], [q.speaker for q in rows], ())
-    return found
+        classifiers[category or ""] = ToneClassifier.fit(features, [q.style or "" for q in rows], [q.speaker for q in rows], ())
+    return classifiers

@@ -1,4 +1,4 @@
-"""A second judge of a run's answers that taught nothing, and how far it agrees with the one that did.
+"""A second judge of a run's answers that taught nothing, and its agreement with the judge that did.
 
 A policy that is paid by a judge can learn the judge. So every answer is scored again by the independent judge, from the same
 clip, and a gain that only the teacher sees is flagged (after Gao et al., 2023: a proxy rises where the true score does not).
@@ -24,10 +24,10 @@ from paras2s.statistics.means import CERTAIN_FROM
 
 
 def judge_again(rows: Sequence[AnswerRow], root: Path, judge: AnswerJudge, on_progress: Progress) -> list[AnswerRow]:
-    """The same rows under another judge, which hears the clips that the rows name below `root`."""
+    """Return the same rows under another judge, which hears the clips that the rows name below `root`."""
     answers = [(_question(row, root), _response(row, root)) for row in rows]
     judged = judge.judge_all(answers, on_progress)
-    return [replace(row, **one.row_fields(row.text_stream, judge.name)) for row, one in zip(rows, judged, strict=True)]
+    return [replace(row, **verdict.row_fields(row.text_stream, judge.name)) for row, verdict in zip(rows, judged, strict=True)]
 
 
 def _question(row: AnswerRow, root: Path) -> SpokenQuestion:
@@ -43,11 +43,11 @@ def _response(row: AnswerRow, root: Path) -> Response:
 
 
 def agreement(first: Sequence[AnswerRow], second: Sequence[AnswerRow]) -> dict[str, Any]:
-    """Compares the scores of two judges for the same answers, of which `n` are scored by both.
+    """Compare the scores of two judges for the same answers; `n` are scored by both.
 
-    `exact` and `within_one` are shares; `pearson` is None where a side is constant.
+    `exact` and `within_one` are shares; `pearson` is None if a side is constant.
     """
-    pairs = [(one.score, two.score) for one, two in zip(first, second, strict=True) if one.score and two.score]
+    pairs = [(own.score, two.score) for own, two in zip(first, second, strict=True) if own.score and two.score]
     scores: np.ndarray = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     apart = np.abs(scores[:, 0] - scores[:, 1])
     varies = len(scores) > 1 and bool((scores.std(axis=0) > 0).all())
@@ -61,7 +61,7 @@ def agreement(first: Sequence[AnswerRow], second: Sequence[AnswerRow]) -> dict[s
 
 
 def compare_judges(first: Mapping[str, Sequence[AnswerRow]], second: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
-    """The second judge's summary of systems, agreement by system and over the policies, and whose gain is seen by whom.
+    """Return the second judge's summary of systems, agreement by system and over the policies, and whose gain is seen by whom.
 
     `only_teacher` is True where the teacher's gain of aligned over SFT is above 0 by its interval, and the other's is not.
     """

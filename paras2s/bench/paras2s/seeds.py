@@ -103,17 +103,17 @@ def _scores(rows: Sequence[AnswerRow]) -> dict[str, list[float]]:
 
 
 def _higher(first: Sequence[float], second: Sequence[float]) -> float:
-    return fmean(1.0 if one > other else 0.5 if one == other else 0.0 for one in first for other in second)
+    return fmean(1.0 if value > other else 0.5 if value == other else 0.0 for value in first for other in second)
 
 
 def _nested(rows: Sequence[AnswerRow], values: Mapping[str, tuple[float, ...]]) -> Nested:
-    """Questions' figures by category and contrast, in the order of the rows."""
+    """Question' figures by category and contrast, in the order of the rows."""
     places = {row.query_id: (row.category, row.contrast_id) for row in rows}
-    found: dict[str, dict[str, list[tuple[float, ...]]]] = {category: {} for category, _ in places.values()}
+    nested: dict[str, dict[str, list[tuple[float, ...]]]] = {category: {} for category, _ in places.values()}
     for query, (category, contrast) in places.items():
         if query in values:
-            found[category].setdefault(contrast, []).append(values[query])
-    return [[np.array(questions) for questions in contrasts.values()] for contrasts in found.values()]
+            nested[category].setdefault(contrast, []).append(values[query])
+    return [[np.array(questions) for questions in contrasts.values()] for contrasts in nested.values()]
 
 
 @dataclass(frozen=True)

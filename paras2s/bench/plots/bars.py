@@ -62,16 +62,16 @@ class Bars(Plot):
         axes = figure.subplots()
         axes.grid(axis="y", visible=False)
         rows = self._rows()
-        for place, row in enumerate(rows):
+        for height, row in enumerate(rows):
             if isinstance(row, str):
                 continue
             share = row.share
             if share.value is not None:
-                axes.barh(place, 100 * share.value, height=0.6, color=FILLS[row.colour % len(FILLS)], gid="bar")
+                axes.barh(height, 100 * share.value, height=0.6, color=FILLS[row.colour % len(FILLS)], gid="bar")
             if share.low is not None and share.high is not None:
-                axes.hlines(place, 100 * share.low, 100 * share.high, color=INK, linewidth=1.3, gid="whisker")
+                axes.hlines(height, 100 * share.low, 100 * share.high, color=INK, linewidth=1.3, gid="whisker")
             if row.published is not None:
-                axes.plot(100 * row.published, place, color=ALERT, marker="D", fillstyle="none", gid="mark")
+                axes.plot(100 * row.published, height, color=ALERT, marker="D", fillstyle="none", gid="mark")
         axes.set_xlim(0, 100)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xticks(range(0, 101, 25), [f"{tick} %" for tick in range(0, 101, 25)])

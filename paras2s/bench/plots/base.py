@@ -41,7 +41,7 @@ class Plot(ABC):
 
     @abstractmethod
     def draw(self, figure: FigureBase) -> None:
-        """Draw on a figure, or on a part of one that has this plot's size."""
+        """Draw on a figure, or on a part of a figure, of this plot's size."""
 
 
 def plain(text: str) -> str:

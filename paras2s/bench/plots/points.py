@@ -47,16 +47,16 @@ class Points(Plot):
             aside = (number - (len(self.lines) - 1) / 2) * BESIDE
             shown = [None if share is None or share.value is None else share for share in line]
             values = [float("nan") if share is None else 100 * (share.value or 0.0) for share in shown]
-            places = [place + aside for place in range(len(line))]
+            places = [position + aside for position in range(len(line))]
             axes.plot(places, values, color=colour, marker="o", markersize=4, gid="line")
             below = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "color": colour, "ha": "center"}
             row = -28 - COUNT_LINE * number
-            for place, share in zip(places, shown, strict=True):
+            for position, share in zip(places, shown, strict=True):
                 if share is not None:
                     if share.low is not None and share.high is not None:
-                        axes.vlines(place, 100 * share.low, 100 * share.high, color=colour, linewidth=1.2, gid="whisker")
-                    axes.annotate(str(share.n), (round(place), 0), (0, row), **below)  # type: ignore[arg-type]
+                        axes.vlines(position, 100 * share.low, 100 * share.high, color=colour, linewidth=1.2, gid="whisker")
+                    axes.annotate(str(share.n), (round(position), 0), (0, row), **below)  # type: ignore[arg-type]
             axes.annotate("n", (-0.5, 0), (-12, row), **below)  # type: ignore[arg-type]
-            for place, mark in zip(places, self.marks[number] if self.marks else (), strict=False):
+            for position, mark in zip(places, self.marks[number] if self.marks else (), strict=False):
                 if mark is not None:
-                    axes.plot(place, 100 * mark, color=ALERT, marker="D", fillstyle="none", gid="mark")
+                    axes.plot(position, 100 * mark, color=ALERT, marker="D", fillstyle="none", gid="mark")

@@ -61,8 +61,8 @@ class Scatter(Plot):
         tie = {"arrowstyle": "-", "color": SOFT, "linewidth": 0.4, "shrinkA": 0, "shrinkB": 3}
         heights = spread([(y - low) / (high - low) for y in ys], NAME)
         for dot, height in zip(self.dots, heights, strict=True):
-            place = {"textcoords": "axes fraction", "va": "center", "fontsize": 9, "arrowprops": tie, "gid": "name"}
-            axes.annotate(plain(dot.name), (dot.x[1], dot.y[1]), (1.02, height), **place)  # type: ignore[arg-type]
+            beside = {"textcoords": "axes fraction", "va": "center", "fontsize": 9, "arrowprops": tie, "gid": "name"}
+            axes.annotate(plain(dot.name), (dot.x[1], dot.y[1]), (1.02, height), **beside)  # type: ignore[arg-type]
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:
@@ -73,4 +73,4 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
         return []
     order, steps = np.argsort(heights, kind="stable"), gap * np.arange(len(heights))
     places = np.clip(isotonic_regression(np.asarray(heights)[order] - steps).x, 0.0, max(0.0, 1.0 - steps[-1])) + steps
-    return [float(place) for place in places[np.argsort(order)]]
+    return [float(height) for height in places[np.argsort(order)]]

@@ -71,13 +71,13 @@ class AnswerSource:
         return fingerprint(self.spec, self.curation)
 
     def answer(self, instructions: Sequence[Path], console: Console, quiet: bool) -> dict[str, Answer]:
-        """Answers by the instructions' names; those that an earlier run kept are read, the others are asked for and kept.
+        """Return the answers by the instructions' names; an earlier run's are read, the others requested and kept.
 
         Instructions are asked in parts of one size from the first on, so that an answer does not depend on which of them are
         there already. A failure is not kept: a later run asks again.
 
         Raises:
-            ConfigError: it is no system, it holds no answer, or answers that are there are of another system or clip.
+            ConfigError: it is no system, it holds no answer, or existing answers are of another system or clip.
             BudgetError: the budget ended; a later run goes on from there.
         """
         if self.finished:
@@ -94,13 +94,13 @@ class AnswerSource:
         return answers
 
     def kept(self, instructions: Sequence[Path]) -> dict[str, Answer]:
-        """The answers that an earlier run kept and that can still be read.
+        """Return the answers that an earlier run kept and that can still be read.
 
         Raises:
             ConfigError: they are of another system, or of another instruction of that name; or it is no system.
             DataError: a description is broken.
         """
-        found = {}
+        answers = {}
         # A slip in a spec is found before anything is asked.
         self._fingerprint  # noqa: B018
         for path in instructions:
@@ -115,15 +115,15 @@ class AnswerSource:
                     f"{described}: is of another system or of another instruction; give another --out, or delete {self.folder}"
                 )
             try:
-                found[path.stem] = Answer(Response(says["text"], read_clip(sound, max_duration_s=MAX_CLIP_S)), sound)
+                answers[path.stem] = Answer(Response(says["text"], read_clip(sound, max_duration_s=MAX_CLIP_S)), sound)
             except AudioError:
                 continue
-        return found
+        return answers
 
     def at_most(self, instructions: Sequence[Path]) -> tuple[dict[str, Answer], dict[str, Any]]:
-        """Returns what is known without asking: answers, silence of the greatest length where there is none, and counts.
+        """Return what is known without asking: answers, silence of the greatest length where an answer is missing, and counts.
 
-        `answer_usd` is the most that asking an endpoint costs: 0 for a checkpoint, None where no price is known.
+        `answer_usd` is the most that asking an endpoint costs: 0 for a checkpoint, None if no price is known.
         """
         if self.finished:
             answers = self._read_finished(instructions, Console(quiet=True), True)
@@ -155,7 +155,7 @@ class AnswerSource:
             return None
         lengths_s = [read_clip(path, max_duration_s=MAX_CLIP_S).duration_s for path in instructions]
         each = [chat_usd(price, length_s, LONG_ANSWER_S) for length_s in lengths_s]
-        known = [one for one in each if one is not None]
+        known = [cost for cost in each if cost is not None]
         return sum(known) if len(known) == len(each) else None
 
     def _files(self, instruction: Path) -> tuple[Path, Path]:
@@ -173,12 +173,12 @@ class AnswerSource:
         files = [find_clip(Path(self.spec), path.stem) for path in instructions]
         return {path.stem: Answer(row[0], file) for path, row, file in zip(instructions, rows, files, strict=True)}
 
-    def _ask(self, system: System, part: Sequence[Path], start: int, there: Mapping[str, Answer]) -> dict[str, Answer]:
+    def _ask(self, system: System, part: Sequence[Path], start: int, existing: Mapping[str, Answer]) -> dict[str, Answer]:
         words = transcribe([read_clip(path, max_duration_s=MAX_CLIP_S) for path in part])
-        questions = [SpokenQuestion(path.stem, path, one.text) for path, one in zip(part, words, strict=True)]
+        questions = [SpokenQuestion(path.stem, path, spoken.text) for path, spoken in zip(part, words, strict=True)]
         placed = replace(system, first=start) if isinstance(system, PolicySystem) else system
         rows = placed.answer(questions, 1, lambda *_: None)
-        new = [(path, row[0]) for path, row in zip(part, rows, strict=True) if path.stem not in there]
+        new = [(path, row[0]) for path, row in zip(part, rows, strict=True) if path.stem not in existing]
         return {path.stem: self._keep(path, response) for path, response in new}
 
     def _keep(self, instruction: Path, response: Response) -> Answer:

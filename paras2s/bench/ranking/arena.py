@@ -74,7 +74,7 @@ class Arena:
 
 
 def holds_arena(path: Path) -> bool:
-    """Whether the head of a CSV has people's label in each row, as a file of meetings has and one against a reference has not.
+    """Return whether a CSV's head names people's labels: a file of meetings has them, a file against a reference does not.
 
     Raises:
         DataError: it cannot be read.
@@ -86,7 +86,7 @@ def load_arena(path: Path) -> Arena:
     """Return the meetings of a CSV with `COLUMNS`, a row each. A row that lacks a label is a problem, and is left out.
 
     Raises:
-        DataError: a missing column, an unknown label, a system that meets itself, a meeting that stands twice, or no row that
+        DataError: a missing column, an unknown label, a system that meets itself, a meeting that occurs twice, or no row that
             can be used; names file:line.
     """
     meetings: dict[str, list[Meeting]] = {}
@@ -108,11 +108,11 @@ def load_arena(path: Path) -> Arena:
             continue
         if wrong := [name for name, label in labels.items() if label not in PAIR_LABELS]:
             raise DataError(f"{where}: {wrong[0]}: {labels[wrong[0]]!r} is none of {', '.join(PAIR_LABELS)}")
-        one, other, people = cast(list[PairLabel], list(labels.values()))
-        meetings[aspect].append(Meeting(instruction, first, second, (one, other), people))
+        direct, other, people = cast(list[PairLabel], list(labels.values()))
+        meetings[aspect].append(Meeting(instruction, first, second, (direct, other), people))
     if not any(meetings.values()):
         raise DataError(f"{path}: holds no meeting with both orders and people's label")
-    return Arena({name: tuple(found) for name, found in meetings.items()}, tuple(problems), dict(n_rows))
+    return Arena({name: tuple(own) for name, own in meetings.items()}, tuple(problems), dict(n_rows))
 
 
 def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
@@ -167,15 +167,15 @@ def rank_arena(arena: Arena, resamples: int = RESAMPLES) -> ArenaRanking:
 
 
 def _rank(meetings: Sequence[Meeting], n_asked: int, resamples: int) -> ArenaAspect:
-    instructions = sorted({one.instruction for one in meetings})
-    systems = sorted({name for one in meetings for name in (one.first, one.second)})
+    instructions = sorted({meeting.instruction for meeting in meetings})
+    systems = sorted({name for meeting in meetings for name in (meeting.first, meeting.second)})
     drawn = draw(len(instructions), resamples)
-    judge_points = [one.points for one in meetings]
-    people_points = [POINTS[one.people] for one in meetings]
+    judge_points = [meeting.points for meeting in meetings]
+    people_points = [POINTS[meeting.people] for meeting in meetings]
     sides = []
     for points in (judge_points, people_points):
         table = _table(meetings, points, instructions, systems)
-        logs = strengths((one.first, one.second, gained) for one, gained in zip(meetings, points, strict=True))
+        logs = strengths((meeting.first, meeting.second, gained) for meeting, gained in zip(meetings, points, strict=True))
         sides.append((rates_of(table, drawn), table[..., 1].sum(0).astype(int).tolist(), logs))
     (judge, n, judge_logs), (people, _, people_logs) = sides
     ranks = {
@@ -188,7 +188,7 @@ def _rank(meetings: Sequence[Meeting], n_asked: int, resamples: int) -> ArenaAsp
         for at, name in enumerate(systems)
     }
     best_first = sorted(ranks.items(), key=lambda item: (-(item[1].people.value or 0.0), item[0]))
-    games = [Game("", one.instruction, one.first, *one.orders) for one in meetings]
+    games = [Game("", meeting.instruction, meeting.first, *meeting.orders) for meeting in meetings]
     spearman, pearson = correlate(judge, people)
     right = rates_of(_shared(meetings, instructions), drawn)
     return ArenaAspect(
@@ -204,11 +204,11 @@ def _table(
     meetings: Sequence[Meeting], points: Sequence[float], instructions: Sequence[str], systems: Sequence[str]
 ) -> np.ndarray:
     """Return points and number of meetings [I, S, 2], each meeting for both of its systems."""
-    cells = [(one.instruction, one.first, gained) for one, gained in zip(meetings, points, strict=True)]
-    cells += [(one.instruction, one.second, 1 - gained) for one, gained in zip(meetings, points, strict=True)]
+    cells = [(meeting.instruction, meeting.first, gained) for meeting, gained in zip(meetings, points, strict=True)]
+    cells += [(meeting.instruction, meeting.second, 1 - gained) for meeting, gained in zip(meetings, points, strict=True)]
     return points_table(cells, instructions, systems)
 
 
 def _shared(meetings: Sequence[Meeting], instructions: Sequence[str]) -> np.ndarray:
     """Right verdicts and number of meetings [I, 1, 2], of all systems together."""
-    return points_table(((one.instruction, "", one.right) for one in meetings), instructions, [""])
+    return points_table(((meeting.instruction, "", meeting.right) for meeting in meetings), instructions, [""])

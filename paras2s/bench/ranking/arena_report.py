@@ -37,8 +37,8 @@ def run_arena(path: Path, out: Path | None) -> tuple[ArenaRanking, dict[str, Any
     if out is not None:
         write_json(out / "ranking.json", report)
         write_text(out / "ranking.md", markdown(ranking, path))
-        for name, one in ranking.aspects.items():
-            write_text(out / f"ranking{_suffix(name, ranking)}.svg", scatter(name, one, path.name))
+        for name, aspect in ranking.aspects.items():
+            write_text(out / f"ranking{_suffix(name, ranking)}.svg", scatter(name, aspect, path.name))
     return ranking, report
 
 
@@ -47,43 +47,43 @@ def _suffix(name: str, ranking: ArenaRanking) -> str:
     return "" if len(ranking.aspects) == 1 else f"-{list(ranking.aspects).index(name) + 1}"
 
 
-def rows_of(one: ArenaAspect) -> list[tuple[str, ...]]:
+def rows_of(aspect: ArenaAspect) -> list[tuple[str, ...]]:
     """Return a row for each system, in the order of people's win rates."""
     return [
         (
             name, percent(rank.judge), percent(rank.people), number_text(rank.judge_bradley_terry, scale=100.0),
             number_text(rank.people_bradley_terry, scale=100.0), str(rank.judge.n),
         )
-        for name, rank in one.systems.items()
+        for name, rank in aspect.systems.items()
     ]  # fmt: skip
 
 
-def findings(one: ArenaAspect) -> list[str]:
+def findings(aspect: ArenaAspect) -> list[str]:
     """Return how far judge and people agree, and how far the judge agrees with itself, a line each."""
-    place = one.position
-    lean = "" if place.p_value is None else f", p = {place.p_value:.2g} that it leans to neither place"
+    position = aspect.position
+    lean = "" if position.p_value is None else f", p = {position.p_value:.2g} that it leans to neither place"
     return [
-        f"Spearman with people over {len(one.systems)} systems {correlation_text(one.spearman)}, "
-        f"Pearson {correlation_text(one.pearson)}; drawing adds noise: intervals reach rather too far down.",
-        f"Single verdicts that are people's, of 1, 2 and tie: {percent(one.accuracy)} %, "
-        f"{one.accuracy.n} of {one.accuracy.n_asked} meetings, both orders.",
-        f"Both orders mean the same: {percent(place.stable)} %; the first clip wins twice: {percent(place.first)} %; "
-        f"the second: {percent(place.second)} %; one tie: {percent(place.other)} %{lean}.",
+        f"Spearman with people over {len(aspect.systems)} systems {correlation_text(aspect.spearman)}, "
+        f"Pearson {correlation_text(aspect.pearson)}; drawing adds noise: intervals reach rather too far down.",
+        f"Single verdicts that are people's, of 1, 2 and tie: {percent(aspect.accuracy)} %, "
+        f"{aspect.accuracy.n} of {aspect.accuracy.n_asked} meetings, both orders.",
+        f"Both orders mean the same: {percent(position.stable)} %; the first clip wins twice: {percent(position.first)} %; "
+        f"the second: {percent(position.second)} %; one tie: {percent(position.other)} %{lean}.",
     ]
 
 
 def notes(ranking: ArenaRanking) -> list[str]:
     """Return what could not be used, by kind."""
     lines = []
-    for kind, found in gathered(ranking.problems).items():
-        lines.append(f"{kind} ({found['count']}): {'; '.join(found['first'])}")
+    for kind, rows in gathered(ranking.problems).items():
+        lines.append(f"{kind} ({rows['count']}): {'; '.join(rows['first'])}")
     return lines or ["No problems: every row could be used."]
 
 
 def tables_of(ranking: ArenaRanking, title: str) -> Iterator[Table]:
     """Yield a table for each aspect; `title` has a place for its name."""
-    for name, one in ranking.aspects.items():
-        yield Table(HEAD, rows_of(one), title.format(name), findings(one))
+    for name, aspect in ranking.aspects.items():
+        yield Table(HEAD, rows_of(aspect), title.format(name), findings(aspect))
 
 
 def show_arena(console: Console, ranking: ArenaRanking) -> None:
@@ -102,14 +102,14 @@ def markdown(ranking: ArenaRanking, path: Path) -> str:
     )
 
 
-def scatter(name: str, one: ArenaAspect, source: str) -> str:
+def scatter(name: str, aspect: ArenaAspect, source: str) -> str:
     """Draw people's win rate across, the judge's upwards, a labelled dot for each system; dashed: the two are equal.
 
     `source` is the file of verdicts.
     """
-    dots = [Dot(system, ends_of(rank.people, 100.0), ends_of(rank.judge, 100.0)) for system, rank in one.systems.items()]
+    dots = [Dot(system, ends_of(rank.people, 100.0), ends_of(rank.judge, 100.0)) for system, rank in aspect.systems.items()]
     axes = ("people's win rate %", "the judge's win rate %")
-    plot = Scatter(f"{name}: Spearman {correlation_text(one.spearman)}", dots, axes, line="equal")
+    plot = Scatter(f"{name}: Spearman {correlation_text(aspect.spearman)}", dots, axes, line="equal")
     caption = (
         f"verdicts: {source}",
         "bars, brackets: 95 % intervals, bootstrap over instructions; dashed: judge and people alike",

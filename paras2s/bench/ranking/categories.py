@@ -16,7 +16,7 @@ COLUMNS = ("instruction_id", "category")
 
 
 def load_categories(path: Path) -> dict[str, str]:
-    """The category of each instruction, from a CSV with `COLUMNS`.
+    """Return the category of each instruction, from a CSV with `COLUMNS`.
 
     Raises:
         DataError: a missing column or cell, an instruction with two categories, or no row; names file:line.
@@ -37,27 +37,35 @@ def load_categories(path: Path) -> dict[str, str]:
 def rank_categories(
     ranking: Ranking, recorded: Recorded, rule: EnsembleRule, categories: Mapping[str, str]
 ) -> tuple[dict[str, dict[str, AspectRanking]], list[Problem]]:
-    """The aspects of a ranking on the instructions of each category alone, and what has no category or no verdict.
+    """Return a ranking's aspects on each category's instructions alone, and instructions without category or verdict.
 
     People's scores are not by category, and are left out.
 
     Raises:
         DataError: none of the instructions has a category.
     """
-    names = sorted({categories[one] for one in recorded.instructions if one in categories})
+    names = sorted({categories[instruction] for instruction in recorded.instructions if instruction in categories})
     if not names:
         first = f"{next(iter(categories))!r} there, {recorded.instructions[0]!r} among the verdicts"
         raise DataError(f"--categories: names none of the instructions of the verdicts ({first})")
-    problems = [Problem("no category", f"instruction {one}") for one in recorded.instructions if one not in categories]
+    problems = [
+        Problem("no category", f"instruction {instruction}")
+        for instruction in recorded.instructions
+        if instruction not in categories
+    ]
     known = set(recorded.instructions)
-    problems += [Problem("category without verdicts", f"instruction {one}") for one in categories if one not in known]
-    found = {}
+    problems += [
+        Problem("category without verdicts", f"instruction {instruction}")
+        for instruction in categories
+        if instruction not in known
+    ]
+    aspects_of = {}
     for name in names:
-        own = _of(recorded, [one for one in recorded.instructions if categories.get(one) == name])
+        own = _of(recorded, [instruction for instruction in recorded.instructions if categories.get(instruction) == name])
         played = {game.aspect for game in own.games}
-        aspects = [one for one in ranking.aspects if one in played or one not in recorded.aspects]
-        found[name] = rank_systems(own, rule, aspects).aspects if played else {}
-    return found, problems
+        aspects = [aspect for aspect in ranking.aspects if aspect in played or aspect not in recorded.aspects]
+        aspects_of[name] = rank_systems(own, rule, aspects).aspects if played else {}
+    return aspects_of, problems
 
 
 def _of(recorded: Recorded, instructions: Sequence[str]) -> Recorded:

@@ -98,11 +98,11 @@ def load_recorded(path: Path) -> Recorded:
         raise DataError(f"{path}: reference: {', '.join(named)}; win rates compare against one: give a file for each")
     games = [game for copies in seen.values() if (game := _one_of(copies, problems)) is not None]
     if not games:
-        why = "; ".join(f"{one.kind}: {one.where}" for one in problems[:3])
+        why = "; ".join(f"{problem.kind}: {problem.where}" for problem in problems[:3])
         raise DataError(f"{path}: holds no row that can be used{f' ({why})' if why else ''}")
-    aspects, instructions, systems = (tuple(sorted({key[place] for key in seen})) for place in range(3))
+    aspects, instructions, systems = (tuple(sorted({key[index] for key in seen})) for index in range(3))
     absent = [key for key in product(aspects, instructions, systems) if key not in seen]
-    problems += [Problem("no row", f"{system}, {aspect}, instruction {one}") for aspect, one, system in absent]
+    problems += [Problem("no row", f"{system}, {aspect}, instruction {instruction}") for aspect, instruction, system in absent]
     problems += _never_met(aspects, systems, games)
     return Recorded(next(iter(references)), aspects, systems, instructions, tuple(games), tuple(problems), n_rows)
 
@@ -135,7 +135,7 @@ def _wrong_label(row: Mapping[str, str]) -> tuple[str, str] | None:
 
 
 def _one_of(copies: Sequence[tuple[int, Game | None]], problems: list[Problem]) -> Game | None:
-    """Return the verdict that all copies with one agree on; None where there is none."""
+    """Return the verdict that all copies with a verdict agree on, or None."""
     usable = [(line, game) for line, game in copies if game is not None]
     if len(usable) > 1:
         agree = len({game for _, game in usable}) == 1
@@ -158,8 +158,8 @@ def _never_met(aspects: Sequence[str], systems: Sequence[str], games: Iterable[G
 
 def points_table(cells: Iterable[tuple[str, str, float]], instructions: Sequence[str], systems: Sequence[str]) -> np.ndarray:
     """Return points and number of games [I, S, 2] of (instruction, system, points)."""
-    rows = {name: place for place, name in enumerate(instructions)}
-    columns = {name: place for place, name in enumerate(systems)}
+    rows = {name: index for index, name in enumerate(instructions)}
+    columns = {name: index for index, name in enumerate(systems)}
     table = np.zeros((len(rows), len(columns), 2))
     for instruction, system, points in cells:
         table[rows[instruction], columns[system]] += points, 1
@@ -191,7 +191,7 @@ class People:
 
 
 def load_people(path: Path, names: Mapping[str, str]) -> People:
-    """A CSV with the columns system and score, or pairs in the form of TRACE's release (JSON), both kinds of tie half a win.
+    """Read a CSV with the columns system and score, or pairs in TRACE's released form (JSON), both kinds of tie half a win.
 
     `names` says what a system of this file is called among the verdicts.
 
@@ -203,8 +203,8 @@ def load_people(path: Path, names: Mapping[str, str]) -> People:
         pairs = load_pairs(path)
         called = _renaming(path, {name for pair in pairs for name in (pair.model_a, pair.model_b)}, names)
         games = tuple(
-            PeopleGame(str(one.instruction_id), called[one.model_a], called[one.model_b], POINTS[one.label.overall])
-            for one in pairs
+            PeopleGame(str(pair.instruction_id), called[pair.model_a], called[pair.model_b], POINTS[pair.label.overall])
+            for pair in pairs
         )
         points: dict[str, list[float]] = defaultdict(list)
         for game in games:
@@ -216,10 +216,10 @@ def load_people(path: Path, names: Mapping[str, str]) -> People:
     return People({called[name]: score for name, score in sorted(scores.items())})
 
 
-def _renaming(path: Path, there: set[str], names: Mapping[str, str]) -> dict[str, str]:
-    if strange := [name for name in names if name not in there]:
-        raise ConfigError(f"{strange[0]!r} is to be renamed, but is not in {path}; there are {', '.join(sorted(there))}")
-    called = {name: names.get(name, name) for name in sorted(there)}
+def _renaming(path: Path, existing: set[str], names: Mapping[str, str]) -> dict[str, str]:
+    if strange := [name for name in names if name not in existing]:
+        raise ConfigError(f"{strange[0]!r} is to be renamed, but is not in {path}; there are {', '.join(sorted(existing))}")
+    called = {name: names.get(name, name) for name in sorted(existing)}
     for name, new in called.items():
         if twice := [other for other in called if other != name and called[other] == new]:
             raise ConfigError(f"{path}: both {name!r} and {twice[0]!r} would be called {new!r}")
@@ -233,7 +233,7 @@ def _scores(path: Path) -> dict[str, float]:
             raise DataError(f"{path}:{line}: {row}; people's scores have the columns system and score")
         name = row["system"]
         if not name or name in scores:
-            raise DataError(f"{path}:{line}: system: {name!r} {'stands more than once' if name else 'is no name'}")
+            raise DataError(f"{path}:{line}: system: {name!r} {'occurs more than once' if name else 'is no name'}")
         try:
             scores[name] = float(row["score"])
         except ValueError as error:

@@ -40,7 +40,7 @@ def points_of(game: Game) -> float:
 
 
 def fuse_games(recorded: Recorded, rule: EnsembleRule) -> tuple[list[Game], list[Problem]]:
-    """Games of the ensemble: the labels that the aspects have of one order become one; and the games that lack an aspect.
+    """Return the ensemble's games, each order's aspect labels fused into one label, and the games that lack an aspect.
 
     Raises:
         ConfigError: the rule asks for an aspect that is nowhere in the file.
@@ -74,14 +74,14 @@ class Rates:
     drawn: np.ndarray | None = None
     instructions: np.ndarray | None = None
 
-    def share(self, place: int, n: int, n_asked: int) -> Share:
-        """One system's; one instruction alone says nothing about others, and has no interval."""
-        value, drawn = float(self.value[place]), None
-        if self.drawn is not None and self.instructions is not None and self.instructions[place] > 1:
-            drawn = self.drawn[:, place]
+    def share(self, index: int, n: int, n_asked: int) -> Share:
+        """Return a system's share; a single instruction says nothing about others, and has no interval."""
+        value, drawn = float(self.value[index]), None
+        if self.drawn is not None and self.instructions is not None and self.instructions[index] > 1:
+            drawn = self.drawn[:, index]
         if math.isnan(value):
             return Share(n=n, n_asked=n_asked)
-        instructions = 0 if self.instructions is None else int(self.instructions[place])
+        instructions = 0 if self.instructions is None else int(self.instructions[index])
         return Share(value, *share_percentiles(value, drawn, instructions), n, n_asked)
 
 
@@ -116,7 +116,7 @@ class Position:
 
 def outcome_table(games: Iterable[Game], instructions: Sequence[str]) -> np.ndarray:
     """Return the number of games [I, 4] of each of `PLACES`."""
-    rows = {name: place for place, name in enumerate(instructions)}
+    rows = {name: index for index, name in enumerate(instructions)}
     counts = np.zeros((len(rows), len(PLACES)))
     for game in games:
         counts[rows[game.instruction], PLACES.index(place_of(game.system_first, game.system_second))] += 1
@@ -152,7 +152,7 @@ def position(counts: np.ndarray, drawn: np.ndarray, n_asked: int) -> Position:
 class AgainstPeople:
     """One ranking beside people's, over `n_systems` in both, the reference among them where it met itself.
 
-    `strength_spearman` is with people's strengths in place of their win rates, None where there are none.
+    `strength_spearman` is with people's strengths in place of their win rates, None without strengths.
     """
 
     n_systems: int
@@ -191,7 +191,7 @@ def correlate(judge: Rates, people: Rates) -> tuple[Correlation, Correlation]:
 class Ceiling:
     """Correlation of people's win rates on two random halves of the instructions: the mean over `n_halves` splits.
 
-    The corrected value is what Spearman and Brown expect of two full sets as large as this. None where no split is defined.
+    The corrected value is what Spearman and Brown expect of two full sets as large as this. None if no split is defined.
     """
 
     spearman: float | None
@@ -208,9 +208,9 @@ def split_half(table: np.ndarray, halves: int = HALVES, seed: int = HALVES_SEED)
     flat = table.reshape(size, -1)
     first = ((order < size // 2) @ flat).reshape(halves, *table.shape[1:])
     enough = size > 1 and table.shape[1] >= FEWEST_SYSTEMS
-    found = row_correlations(_ratio(first), _ratio(table.sum(0) - first)) if enough else ()
-    known = [one[np.isfinite(one)] for one in found]
-    means = [float(one.mean()) if len(one) else None for one in known] or [None, None]
+    correlations = row_correlations(_ratio(first), _ratio(table.sum(0) - first)) if enough else ()
+    known = [half[np.isfinite(half)] for half in correlations]
+    means = [float(half.mean()) if len(half) else None for half in known] or [None, None]
     full = [None if mean is None or mean <= -1 else 2 * mean / (1 + mean) for mean in means]
     return Ceiling(means[0], full[0], means[1], full[1], len(known[0]) if known else 0)
 
@@ -318,7 +318,7 @@ def rank_systems(
 
 
 def _with_reference(recorded: Recorded) -> tuple[str, ...]:
-    """The systems, and the reference beside them where it has not met itself: half of its games with itself are its own."""
+    """Return the systems, and the reference if it has not met itself: half of its games with itself are its own."""
     return tuple(sorted({*recorded.systems, recorded.reference}))
 
 
@@ -340,9 +340,9 @@ def _rank(
         defined = by_definition and system == reference
         if defined:
             share = Share(0.5, None, None, 0, 0)
-        place = None if share.value is None else 1 + int((rates.value > share.value).sum())
+        rank = None if share.value is None else 1 + int((rates.value > share.value).sum())
         bradley = chance(logs[system], logs[reference]) if system in logs else None
-        standings[system] = Standing(share, place, bradley, defined)
+        standings[system] = Standing(share, rank, bradley, defined)
     best_first = sorted(standings.items(), key=lambda item: (item[1].place is None, item[1].place, item[0]))
     against = None
     if beside is not None and people is not None:

@@ -81,8 +81,9 @@ def _category_table(name: str, aspect: AspectRanking, categories: Mapping[str, M
 
 
 def _standing(standing: Standing) -> tuple[str, str, str]:
-    n = "by definition" if standing.by_definition else f"{standing.win_rate.n} of {standing.win_rate.n_asked}"
-    return percent(standing.win_rate), number_text(standing.bradley_terry, scale=100.0), n
+    share = standing.win_rate
+    n = "by definition" if standing.by_definition else f"{share.n} of {share.n_asked}"
+    return percent(share), number_text(standing.bradley_terry, scale=100.0), n
 
 
 def _of_itself(games: SelfComparison) -> str:

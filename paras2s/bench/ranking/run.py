@@ -52,7 +52,7 @@ class RankingOptions:
     retry_unscored: bool = False
 
     def source(self, name: str) -> AnswerSource:
-        """Return the source of a system's answers; those that are made lie beside the verdicts."""
+        """Return the source of a system's answers; answers made here are beside the verdicts."""
         folder = self.out.with_name(f"{self.out.stem}-answers") / name
         return AnswerSource(name, self.systems[name], folder, self.curation, self.cache_dir)
 
@@ -65,7 +65,7 @@ class RankingOptions:
         if self.reference not in self.systems:
             raise ConfigError(f"--reference {self.reference}: is not among the systems: {', '.join(self.systems)}")
         if len(self.systems) < 2:
-            raise ConfigError(f"--system: give at least one that meets {self.reference}")
+            raise ConfigError(f"--system: give at least one system that meets {self.reference}")
         paths = sorted(path for path in self.instructions.glob("*") if path.suffix.lower() in SUFFIXES)[: self.limit]
         if not paths:
             raise ConfigError(f"--instructions {self.instructions}: holds no clip; give a folder of ID.wav")
@@ -78,7 +78,7 @@ class RankingOptions:
 class Comparison:
     """One system against the reference on one instruction: the instruction and both answers, or why one is missing.
 
-    `files` are those of the system's and of the reference's answer, None where there is none.
+    `files` are the files of the system's and the reference's answer, or None.
     """
 
     instruction_id: str
@@ -100,7 +100,7 @@ def comparisons(options: RankingOptions, console: Console, quiet: bool) -> list[
     """Compare every system with the reference on every instruction; systems answer first.
 
     Raises:
-        ConfigError: options that cannot be, or answers that are there of another system. BudgetError: a system's budget ended.
+        ConfigError: impossible options, or existing answers of another system. BudgetError: a system's budget ended.
     """
     spoken = _instructions(options)
     readable = _readable(spoken)
@@ -113,7 +113,7 @@ def _instructions(options: RankingOptions) -> dict[Path, Utterance | str]:
 
 
 def _readable(spoken: Mapping[Path, Utterance | str]) -> list[Path]:
-    return [path for path, one in spoken.items() if isinstance(one, Utterance)]
+    return [path for path, utterance in spoken.items() if isinstance(utterance, Utterance)]
 
 
 def _compared(
@@ -148,16 +148,16 @@ def _comparison(instruction_id: str, system: str, instruction: Utterance, own: A
 
 
 def estimate_systems(judges: Sequence[AudioJudge], options: RankingOptions) -> tuple[Bill, dict[str, dict[str, Any]]]:
-    """Return the most that judging can cost, and of each system what is known without asking it; no call is made.
+    """Return the most that judging can cost, and what is known of each system without asking it; no call is made.
 
-    An answer that is not there yet counts at its greatest length.
+    An answer that is yet to be made counts at its greatest length.
     """
     spoken = _instructions(options)
     known = {name: options.source(name).at_most(_readable(spoken)) for name in options.systems}
     compared = _compared(options, spoken, {name: answers for name, (answers, _) in known.items()})
     bill = Bill()
     for start in range(0, len(compared), CHUNK_PAIRS):
-        pairs = [one.pair for one in compared[start : start + CHUNK_PAIRS] if one.pair is not None]
+        pairs = [comparison.pair for comparison in compared[start : start + CHUNK_PAIRS] if comparison.pair is not None]
         for judge in judges:
             bill += judge.client.estimate(judge.requests(pairs))
     return bill, {name: says for name, (_, says) in known.items()}
@@ -184,11 +184,16 @@ def judge_systems(
     def judge_chunk(chunk: Sequence[Comparison], at: Progress) -> list[dict[str, Any] | BudgetError]:
         outcomes: list[dict[str, Any] | BudgetError] = []
         for judge in judges:
-            todo = [one for one in chunk if not (options.retry_unscored and file.is_judged(_key(judge, one)))]
-            pairs: list[Any] = [at_rate(one.pair, rate_hz) if one.pair else Unscored(judge.name, one.missing) for one in todo]
+            todo = [
+                comparison for comparison in chunk if not (options.retry_unscored and file.is_judged(_key(judge, comparison)))
+            ]
+            pairs: list[Any] = [
+                at_rate(comparison.pair, rate_hz) if comparison.pair else Unscored(judge.name, comparison.missing)
+                for comparison in todo
+            ]
             outcomes += [
-                verdict if isinstance(verdict, BudgetError) else _row(judge.task.name, one, options.reference, verdict)
-                for one, verdict in zip(todo, judge_readable(pairs, judge.compare_batch), strict=True)
+                verdict if isinstance(verdict, BudgetError) else _row(judge.task.name, comparison, options.reference, verdict)
+                for comparison, verdict in zip(todo, judge_readable(pairs, judge.compare_batch), strict=True)
             ]
         return outcomes
 
@@ -198,12 +203,12 @@ def judge_systems(
     # First, as it is what a later run goes on from.
     file.rewrite()
     _write_csv(options.out, file.rows.values())
-    reached = [key for judge in judges for one in compared if (key := _key(judge, one)) in file.rows]
+    reached = [key for judge in judges for comparison in compared if (key := _key(judge, comparison)) in file.rows]
     return Done(len(reached), sum(not file.is_judged(key) for key in reached)), stopped
 
 
-def _key(judge: AudioJudge, one: Comparison) -> Key:
-    return judge.task.name, one.instruction_id, one.system
+def _key(judge: AudioJudge, comparison: Comparison) -> Key:
+    return judge.task.name, comparison.instruction_id, comparison.system
 
 
 def _key_of(row: Mapping[str, Any]) -> Key:
@@ -214,10 +219,10 @@ def _has_verdict(row: Mapping[str, Any]) -> bool:
     return bool(row["system_first"] != UNSCORED)
 
 
-def _row(aspect: str, one: Comparison, reference: str, verdict: Preference | Unscored) -> dict[str, Any]:
+def _row(aspect: str, comparison: Comparison, reference: str, verdict: Preference | Unscored) -> dict[str, Any]:
     labels = verdict.order_labels if isinstance(verdict, Preference) else (UNSCORED, UNSCORED)
-    row = dict(zip(COLUMNS, (aspect, one.instruction_id, one.system, reference, *labels), strict=True))
-    answers = [None if file is None else str(file) for file in one.files]
+    row = dict(zip(COLUMNS, (aspect, comparison.instruction_id, comparison.system, reference, *labels), strict=True))
+    answers = [None if file is None else str(file) for file in comparison.files]
     return {**row, "system_answer": answers[0], "reference_answer": answers[1], "verdict": to_json(verdict)}
 
 
@@ -244,8 +249,12 @@ def _require_new(options: RankingOptions, rows: Iterable[dict[str, Any]], judges
     if others := sorted({row["reference"] for row in rows} - {options.reference}):
         raise StorageError(f"{options.out} holds verdicts against {', '.join(others)}; give another --out, or delete it")
     verdicts = [row["verdict"] for row in rows]
-    there = [f"{one['judge']}/{one['version']}/{one['prompt_hash']}" for one in verdicts if one.get("type") == "Preference"]
-    require_new(options.out, there, [f"{judge.name}/{judge.version}/{judge.prompt.hash}" for judge in judges])
+    existing = [
+        f"{verdict['judge']}/{verdict['version']}/{verdict['prompt_hash']}"
+        for verdict in verdicts
+        if verdict.get("type") == "Preference"
+    ]
+    require_new(options.out, existing, [f"{judge.name}/{judge.version}/{judge.prompt.hash}" for judge in judges])
 
 
 @dataclass(frozen=True)
@@ -305,20 +314,20 @@ def run_rank(options: RankOptions) -> tuple[Ranking, dict[str, Any]]:
 
 
 def judge_of(verdicts: Path) -> str | None:
-    """Return the judges of a file of verdicts, as `bench systems` has written them beside it; None where it has not."""
+    """Return the judges of a file of verdicts, as `bench systems` has written them beside it, or None."""
     path = verdicts.with_suffix(".jsonl")
     if path == verdicts or not path.is_file():
         return None
     verdicts_of = [row.get("verdict") for row in read_jsonl(path) if isinstance(row, dict)]
-    found = [verdict.get("judge") for verdict in verdicts_of if isinstance(verdict, dict)]
-    return ", ".join(dict.fromkeys(name for name in found if isinstance(name, str))) or None
+    judges = [verdict.get("judge") for verdict in verdicts_of if isinstance(verdict, dict)]
+    return ", ".join(dict.fromkeys(name for name in judges if isinstance(name, str))) or None
 
 
 def read_names(file: Path | None, aliases: Sequence[str]) -> dict[str, str]:
     """Return the verdicts' names of people's systems, by people's names: from a YAML mapping, and OLD=NEW pairs beside it.
 
     Raises:
-        ConfigError: not such a file or pair, or a name that stands twice.
+        ConfigError: no such file or pair, or a name that occurs twice.
     """
     renamed: dict[str, str] = {}
     if file is not None:
@@ -326,7 +335,7 @@ def read_names(file: Path | None, aliases: Sequence[str]) -> dict[str, str]:
             values = yaml.safe_load(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise ConfigError(f"--names {file}: cannot be read ({one_line(error)})") from error
-        if not isinstance(values, dict) or not all(isinstance(one, str) and one for pair in values.items() for one in pair):
+        if not isinstance(values, dict) or not all(isinstance(name, str) and name for pair in values.items() for name in pair):
             raise ConfigError(f"--names {file}: expected lines such as 'Moshi: moshi', people's name and that of the verdicts")
         renamed |= values
     for item in aliases:

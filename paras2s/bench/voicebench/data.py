@@ -28,8 +28,8 @@ LEFT_OUT = {
 class VoiceBenchItem:
     """One question of a subset. Made by `load_voicebench`; `id` is the file's own, or FILE/LINE.
 
-    `reference` is the right answer, None where the file has none. `letter` is the right option and `choices` their words by
-    letter, as far as the prompt gives them; both None where nothing is to be chosen.
+    `reference` is the right answer, None if the file has none. `letter` is the right option and `choices` their words by
+    letter, as far as the prompt gives them; both None if nothing is to be chosen.
     """
 
     id: str
@@ -41,7 +41,7 @@ class VoiceBenchItem:
 
 
 def load_voicebench(path: Path, subset: str | None = None) -> list[VoiceBenchItem]:
-    """Reads the items of one JSONL in VoiceBench's form (as its `main.py` writes it; a `response` is not needed).
+    """Read the items of one JSONL in VoiceBench's form (as its `main.py` writes it; a `response` is not needed).
 
     The subset is the argument, the row's key `subset`, or part of the file's name (MODEL-SUBSET-SPLIT-MODALITY.jsonl).
 
@@ -61,7 +61,7 @@ def load_voicebench(path: Path, subset: str | None = None) -> list[VoiceBenchIte
                     raise DataError("expected an object")
                 item = _item(row, f"{path.stem}/{number}", _subset(path.stem, row, subset))
                 if item.id in items:
-                    raise DataError(f"id: {item.id!r} stands more than once")
+                    raise DataError(f"id: {item.id!r} occurs more than once")
             except (DataError, json.JSONDecodeError) as error:
                 raise DataError(f"{path}:{number}: {one_line(error)}") from error
             items[item.id] = item
@@ -81,8 +81,8 @@ def _subset(stem: str, row: Mapping[str, Any], given: str | None) -> str:
     return named
 
 
-def _item(row: Mapping[str, Any], place: str, subset: str) -> VoiceBenchItem:
-    name, kind, letter, choices = row.get("id", place), SUBSETS[subset], None, None
+def _item(row: Mapping[str, Any], line: str, subset: str) -> VoiceBenchItem:
+    name, kind, letter, choices = row.get("id", line), SUBSETS[subset], None, None
     if isinstance(name, bool) or not isinstance(name, int | str) or name == "":
         raise DataError(f"id: {name!r} is not a name")
     prompt = _text(row, "prompt")
@@ -106,9 +106,11 @@ def _text(row: Mapping[str, Any], key: str) -> str:
 
 
 def _choices(prompt: str, given: Any) -> dict[str, str] | None:
-    """Options by letter: the row's own, or as the prompt lists them ("A. ..., B. ..."); None where it does not."""
+    """Return the options by letter: the row's own, or as the prompt lists them ("A. ..., B. ..."), or None."""
     if given is not None:
-        if not isinstance(given, dict) or not all(key in list("ABCD") and isinstance(one, str) for key, one in given.items()):
+        if not isinstance(given, dict) or not all(
+            key in list("ABCD") and isinstance(choice, str) for key, choice in given.items()
+        ):
             raise DataError("choices: expected texts by letter, A to D")
         return given
     marks: list[re.Match[str]] = []

@@ -101,17 +101,19 @@ def answer_transcripts(
     """
     system = open_system(options.system, options.curation, options.cache_dir)
     if isinstance(system, FolderSystem):
-        questions = [SpokenQuestion(one, Path(one), "") for one in ids]
+        questions = [SpokenQuestion(path, Path(path), "") for path in ids]
     else:
         if options.questions is None:
             raise ConfigError("--questions: give the folder with the spoken questions, ID.wav each, or a folder of answers")
         questions = _spoken_questions(options.questions, ids)
     with progress_bar(console, "answers", len(questions), quiet) as bar:
         responses = [row[0] for row in system.answer(questions, 1, bar.at)]
-    transcripts = iter(transcribe([one.clip for one in responses if one.clip is not None and not one.missing]))
+    transcripts = iter(
+        transcribe([response.clip for response in responses if response.clip is not None and not response.missing])
+    )
     return {
-        name: Unscored("", one.missing) if one.missing else next(transcripts).text
-        for name, one in zip(ids, responses, strict=True)
+        name: Unscored("", response.missing) if response.missing else next(transcripts).text
+        for name, response in zip(ids, responses, strict=True)
     }
 
 
@@ -121,7 +123,7 @@ def _spoken_questions(folder: Path, ids: Sequence[str]) -> list[SpokenQuestion]:
         if (path := find_clip(folder, name)) is None:
             raise ConfigError(f"{folder / name}.wav: no such question; VoiceBench's audio is named by its ids")
         paths.append(path)
-    words = [one.text for one in transcribe([read_clip(path) for path in paths])]
+    words = [transcript.text for transcript in transcribe([read_clip(path) for path in paths])]
     return [SpokenQuestion(name, path, text) for name, path, text in zip(ids, paths, words, strict=True)]
 
 
@@ -131,16 +133,16 @@ def score_voicebench(
     client: LLMClient | None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[VoiceBenchRow]:
-    """Scores transcripts: a row an item, in order. Answers without a transcript, or that the LLM could not judge, are unscored.
+    """Score transcripts: a row an item, in order. Answers without a transcript, or that the LLM could not judge, are unscored.
 
     An empty transcript is an answer of silence. `on_progress` counts the calls of the LLM.
 
     Raises:
-        DataError: an id stands twice, or a transcript belongs to no item. BudgetError: the budget ended; replies so far stay
+        DataError: an id occurs twice, or a transcript belongs to no item. BudgetError: the budget ended; replies so far stay
             in the cache.
     """
     if len({item.id for item in items}) < len(items):
-        raise DataError("id: an item stands more than once")
+        raise DataError("id: an item occurs more than once")
     if unknown := sorted(set(transcripts) - {item.id for item in items}):
         raise DataError(f"transcripts: {unknown[0]!r} belongs to no item")
     prompts = {"open": Prompt(read_prompt("voicebench_open"), OPEN_USER), "qa": Prompt(read_prompt("voicebench_qa"), QA_USER)}

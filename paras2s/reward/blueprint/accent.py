@@ -48,16 +48,16 @@ class AccentExtractor:
         model = _model(self.model)
         import torch
 
-        found = []
+        fields = []
         for clip in clips:
             similarities = model.classify_batch(torch.from_numpy(clip.samples)[None])[0][0].tolist()
-            names = [model.hparams.label_encoder.ind2lab[place] for place in range(len(similarities))]
-            found.append(accent_fields(dict(zip(names, similarities, strict=True))))
-        return found
+            names = [model.hparams.label_encoder.ind2lab[index] for index in range(len(similarities))]
+            fields.append(accent_fields(dict(zip(names, similarities, strict=True))))
+        return fields
 
 
 def accent_fields(similarities: dict[str, float]) -> Fields:
-    """Fields of one clip, from similarities by the model's own labels: by name, since their order is the model's.
+    """Return the fields of one clip, from similarities by the model's own labels: by name, since their order is the model's.
 
     Raises:
         AudioError: an accent is missing.

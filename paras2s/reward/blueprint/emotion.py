@@ -52,14 +52,14 @@ class EmotionExtractor:
         ]
 
 
-def emotion_fields(found: dict[str, Any]) -> Fields:
-    """Fields of one result; its labels may be in two languages ("生气/angry") and "<unk>" is "unknown".
+def emotion_fields(result: dict[str, Any]) -> Fields:
+    """Return the fields of one result; its labels may be in two languages ("生气/angry") and "<unk>" is "unknown".
 
     Raises:
         AudioError: a class is missing, so that the others cannot be read as a distribution.
     """
-    names = ["unknown" if label == "<unk>" else label.rpartition("/")[2] for label in found["labels"]]
-    scores = dict(zip(names, found["scores"], strict=True))
+    names = ["unknown" if label == "<unk>" else label.rpartition("/")[2] for label in result["labels"]]
+    scores = dict(zip(names, result["scores"], strict=True))
     if missing := [label for label in EMOTIONS if label not in scores]:
         raise AudioError(f"emotion2vec gave no score for {', '.join(missing)}")
     return {f"{EMOTION}.{label}": Measured(float(scores[label]), "probability") for label in EMOTIONS}

@@ -37,17 +37,17 @@ EXTRACTORS: dict[str, Callable[..., Extractor]] = {
     "voicing": VoicingExtractor,
     "ending": TruncationExtractor,
 }
-# Of all, the only one whose state is fitted by a run and not shipped.
+# Only this extractor's state is fitted by a run and not shipped.
 TONE = "tone"
 
 
-def make_extractors(wanted: Sequence[str | ExtractorConfig], tone: ToneClassifier | None = None) -> list[Extractor]:
+def make_extractors(extractors: Sequence[str | ExtractorConfig], tone: ToneClassifier | None = None) -> list[Extractor]:
     """Return extractors by name, or by name and options, in that order.
 
     Raises:
         ConfigError: an unknown name or option, "tone" without a classifier, or two that give the same group of scores.
     """
-    configs = [ExtractorConfig(name=one) if isinstance(one, str) else one for one in wanted]
+    configs = [ExtractorConfig(name=extractor) if isinstance(extractor, str) else extractor for extractor in extractors]
 
     def make_tone() -> Extractor:
         if tone is None:
@@ -78,38 +78,38 @@ def _refuse_twins(extractors: Sequence[Extractor]) -> None:
 
 
 def build_blueprints(clips: Sequence[Clip], extractors: Sequence[Extractor], cache: JsonCache | None = None) -> list[Blueprint]:
-    """Builds one blueprint for each clip, in order; an AudioError becomes Absent for that extractor's keys on that clip only.
+    """Build one blueprint for each clip, in order; an AudioError becomes Absent for that extractor's keys on that clip only.
 
     With a `cache`, an extractor of the same version does not measure the same samples again.
     """
     known = _known(clips, extractors, cache) if cache else {}
     fields: list[Fields] = [{} for _ in clips]
     for extractor in extractors:
-        todo = [place for place in range(len(clips)) if (extractor.name, place) not in known]
+        todo = [index for index in range(len(clips)) if (extractor.name, index) not in known]
         rate_hz = extractor.rate_hz
-        at_rate = [clips[place] if rate_hz is None else clips[place].at(rate_hz) for place in todo]
+        at_rate = [clips[index] if rate_hz is None else clips[index].at(rate_hz) for index in todo]
         fresh = dict(zip(todo, _measure(extractor, at_rate) if todo else [], strict=True))
         if cache:
             cache.put_many(
-                {_key(clips[place], extractor): fields_to_json(found) for place, found in fresh.items() if _lasting(found)}
+                {_key(clips[index], extractor): fields_to_json(values) for index, values in fresh.items() if _lasting(values)}
             )
-        for place, row in enumerate(fields):
-            row.update(fresh[place] if place in fresh else known[extractor.name, place])
+        for index, row in enumerate(fields):
+            row.update(fresh[index] if index in fresh else known[extractor.name, index])
     versions = {extractor.name: extractor.version for extractor in extractors}
-    return [Blueprint(found, dict(versions)) for found in fields]
+    return [Blueprint(row, dict(versions)) for row in fields]
 
 
 def to_measure(clips: Sequence[Clip], extractors: Sequence[Extractor], cache: JsonCache | None) -> list[bool]:
-    """Returns of each clip whether some extractor has not measured it yet."""
+    """Return for each clip whether an extractor has yet to measure it."""
     known = _known(clips, extractors, cache) if cache else {}
-    return [any((one.name, place) not in known for one in extractors) for place in range(len(clips))]
+    return [any((extractor.name, index) not in known for extractor in extractors) for index in range(len(clips))]
 
 
 def _measure(extractor: Extractor, clips: Sequence[Clip]) -> list[Fields]:
-    """Measure all clips that can be sound; on an error halve the batch, until the clips that cause it stand alone."""
+    """Measure all clips that can be sound; on an error halve the batch, until each clip that causes it is alone."""
     broken = [broken_samples(clip.samples) for clip in clips]
     if any(broken):
-        # A policy may answer with what no file is read with, and a model gives a number for everything.
+        # A policy may answer with samples that no file may hold, and a model gives a number for everything.
         fine = iter(_measure(extractor, [clip for clip, why in zip(clips, broken, strict=True) if not why]))
         return [{key: Absent(f"the clip: {why}") for key in extractor.keys} if why else next(fine) for why in broken]
     try:
@@ -127,18 +127,18 @@ MISSING = "not installed"
 
 
 def require_installed(blueprints: Sequence[Blueprint], left_out: Sequence[str] = ()) -> None:
-    """Refuse blueprints of which a part was not measured because an extractor is not installed, as evidence to pay for.
+    """Refuse to pay for evidence with unmeasured parts because an extractor is not installed.
 
     Raises:
         ConfigError: says which groups and why; groups in `left_out` are not shown and may be missing.
     """
     missing = {
-        key.partition(".")[0]: found.reason
+        key.partition(".")[0]: field.reason
         for blueprint in blueprints
         # Without a transcript there is no call to pay for: the judge says so of the pair.
         if not isinstance(blueprint.fields.get(RESPONSE), Absent)
-        for key, found in blueprint.fields.items()
-        if isinstance(found, Absent) and found.reason.startswith(MISSING) and key.partition(".")[0] not in left_out
+        for key, field in blueprint.fields.items()
+        if isinstance(field, Absent) and field.reason.startswith(MISSING) and key.partition(".")[0] not in left_out
     }
     if missing:
         reasons = "; ".join(f"{group}: {reason}" for group, reason in missing.items())
@@ -146,7 +146,7 @@ def require_installed(blueprints: Sequence[Blueprint], left_out: Sequence[str] =
 
 
 def _lasting(fields: Fields) -> bool:
-    """Whether a later run would find the same: what a missing package left out may be there next time."""
+    """Return whether a later run would measure the same: fields that a missing package left out may exist next time."""
     return not any(isinstance(field, Absent) and field.reason.startswith(MISSING) for field in fields.values())
 
 
@@ -157,19 +157,19 @@ def _key(clip: Clip, extractor: Extractor) -> str:
 
 
 def _known(clips: Sequence[Clip], extractors: Sequence[Extractor], cache: JsonCache) -> dict[tuple[str, int], Fields]:
-    keys = {(item.name, place): _key(clip, item) for item in extractors for place, clip in enumerate(clips)}
+    keys = {(item.name, index): _key(clip, item) for item in extractors for index, clip in enumerate(clips)}
     values = cache.get_many(keys.values())
-    return {place: fields_from_json(values[key]) for place, key in keys.items() if key in values}
+    return {index: fields_from_json(values[key]) for index, key in keys.items() if key in values}
 
 
 def fields_to_json(fields: Fields) -> dict[str, Any]:
-    """Fields as plain JSON: [value, unit, confidence], or the reason of an absent one."""
+    """Return the fields as plain JSON: [value, unit, confidence], or the reason of an absent one."""
     return {
-        key: [found.value, found.unit, found.confidence] if isinstance(found, Measured) else found.reason
-        for key, found in fields.items()
+        key: [field.value, field.unit, field.confidence] if isinstance(field, Measured) else field.reason
+        for key, field in fields.items()
     }
 
 
 def fields_from_json(stored: Mapping[str, Any]) -> Fields:
-    """The inverse of `fields_to_json`."""
-    return {key: Absent(found) if isinstance(found, str) else Measured(*found) for key, found in stored.items()}
+    """Return the inverse of `fields_to_json`."""
+    return {key: Absent(value) if isinstance(value, str) else Measured(*value) for key, value in stored.items()}

@@ -35,7 +35,7 @@ CONFIDENCES = {
 
 
 def describe_fields(extractors: Sequence[Extractor], left_out: Sequence[str] = ()) -> str:
-    """A line for each field that a judge is shown: name, unit, meaning. A plug-in's field is named by its key."""
+    """Return a line for each field that a judge is shown: name, unit, meaning. A plug-in's field is named by its key."""
     keys = [key for item in extractors for key in item.keys if key.partition(".")[0] not in left_out]
     return "\n".join(dict.fromkeys(line for key in keys for line in _lines(key)))
 

@@ -33,7 +33,7 @@ class LoudnessExtractor:
     keys = (INTEGRATED, STD, CONTOUR)
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Loudness of each clip.
+        """Return the loudness of each clip.
 
         Raises:
             AudioError: a clip is shorter than one block, has a rate under 8 kHz or over five channels, or nothing in it
@@ -70,7 +70,7 @@ def _fields(clip: Clip) -> Fields:
 
 
 def _gate(blocks_lufs: np.ndarray) -> float:
-    """The level a block [n] must exceed: 10 LU under the mean power of those over the absolute gate."""
+    """Return the level a block [n] must exceed: 10 LU under the mean power of those over the absolute gate."""
     loud = blocks_lufs[blocks_lufs >= ABSOLUTE_GATE_LUFS]
     mean_lufs = 10 * np.log10(np.mean(10 ** (loud / 10)))
     return max(ABSOLUTE_GATE_LUFS, float(mean_lufs + RELATIVE_GATE_LU))

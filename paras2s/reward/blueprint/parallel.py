@@ -29,7 +29,7 @@ def _measure_chunk(tone: ToneClassifier, clips: Sequence[Clip]) -> list[Blueprin
 def measure_answers(
     clips: Sequence[Clip], tone: ToneClassifier, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Blueprint]:
-    """One blueprint a clip, in order; clips that are equal to the sample are measured once, and not again while held."""
+    """Return a blueprint for each clip, in order; sample-equal clips are measured once, and not again while held."""
     keys = [f"{clip.digest}/{tone.version}" for clip in clips]
     # Clips of one length share a batch of the recogniser.
     by_length = dict(sorted(zip(keys, clips, strict=True), key=lambda item: len(item[1].samples)))

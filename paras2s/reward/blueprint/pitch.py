@@ -44,12 +44,12 @@ class VoicingExtractor:
     keys = (VOICED,)
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """One field a clip."""
-        found: list[Fields] = []
+        """Return a field for each clip."""
+        fields: list[Fields] = []
         for clip in clips:
             require_sound(clip, "voicing")
-            found.append({VOICED: measured(VOICED, float(track_pitch(clip).voiced.mean()))})
-        return found
+            fields.append({VOICED: measured(VOICED, float(track_pitch(clip).voiced.mean()))})
+        return fields
 
 
 def _fields(clip: Clip) -> Fields:

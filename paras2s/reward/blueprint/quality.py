@@ -79,7 +79,7 @@ def _score(samples: np.ndarray) -> np.ndarray:
 
 
 def _windows(samples: np.ndarray) -> tuple[np.ndarray, list[int]]:
-    """The clip, doubled until it fills a window, and where its windows of 9.01 s start, one a second."""
+    """Return the clip, doubled until it fills a window, and the starts of its windows of 9.01 s, one a second."""
     # The models were made for full scale of 1, which resampling may overshoot.
     samples = samples / max(1.0, float(np.abs(samples).max()))
     while len(samples) < WINDOW:
@@ -98,7 +98,7 @@ def _personalised(samples: np.ndarray, starts: list[int]) -> np.ndarray:
     these reach are done for each window. The result is that of each window alone, to rounding.
     """
     stem, head = _split_session()
-    found: list[np.ndarray] = []
+    outputs: list[np.ndarray] = []
     for run in _runs(starts):
         frames = _frames(samples[run[0] : run[-1] + WINDOW])
         shared = _stem(stem, frames)
@@ -110,12 +110,12 @@ def _personalised(samples: np.ndarray, starts: list[int]) -> np.ndarray:
             pooled = np.stack([shared[:, at // 2 : (at + FRAMES) // 2] for at in first])
             edge = REACH_FRAMES // 2
             pooled[:, :, :edge], pooled[:, :, -edge:] = begins[:, :, :edge], ends[:, :, -edge:]
-            found.append(head.run(None, {STEM_OUT: pooled})[0])
-    return np.concatenate(found)
+            outputs.append(head.run(None, {STEM_OUT: pooled})[0])
+    return np.concatenate(outputs)
 
 
 def _runs(starts: list[int]) -> list[list[int]]:
-    """Starts grouped so that in each group one window begins a second after the other."""
+    """Start grouped so that in each group one window begins a second after the other."""
     runs: list[list[int]] = []
     for start in starts:
         if runs and start - runs[-1][-1] == RATE_HZ:
@@ -126,12 +126,12 @@ def _runs(starts: list[int]) -> list[list[int]]:
 
 
 def _frames(samples: np.ndarray) -> np.ndarray:
-    """Frames [T, 320] of samples, one every 160."""
+    """Return the frames [T, 320] of samples, one every 160."""
     return np.lib.stride_tricks.sliding_window_view(samples, 2 * HOP)[::HOP]
 
 
 def _stem(stem: Any, frames: np.ndarray) -> np.ndarray:
-    """The shared part [32, T / 2, 80] of frames [T, 320], in blocks so that an hour needs no more memory than a minute."""
+    """Return the shared part [32, T / 2, 80] of frames [T, 320], in blocks: an hour needs no more memory than a minute."""
     blocks = []
     for start in range(0, len(frames), BLOCK_FRAMES):
         before = REACH_FRAMES if start else 0
@@ -144,16 +144,16 @@ def _stem(stem: Any, frames: np.ndarray) -> np.ndarray:
 def _p808(samples: np.ndarray, starts: list[int]) -> np.ndarray:
     """MOS [W] by the P.808 model."""
     session = _session(str(asset_path("dnsmos_p808")))
-    found = []
+    outputs = []
     for at in range(0, len(starts), HEAD_BATCH):
         features = [mel_features(samples[start : start + WINDOW - HOP]) for start in starts[at : at + HEAD_BATCH]]
-        found.append(session.run(None, {"input_1": np.stack(features)})[0][:, 0])
-    return np.concatenate(found)
+        outputs.append(session.run(None, {"input_1": np.stack(features)})[0][:, 0])
+    return np.concatenate(outputs)
 
 
 @functools.lru_cache(maxsize=1)
 def _split_session() -> tuple[Any, Any]:
-    """The personalised model in two parts: frames to the first pooling, and from there to its outputs."""
+    """Return the personalised model in two parts: frames to the first pooling, and from there to its outputs."""
     import onnx
 
     model = onnx.load(str(asset_path("dnsmos_personalised")))
@@ -191,15 +191,15 @@ def mel_features(samples: np.ndarray) -> np.ndarray:
 @functools.lru_cache(maxsize=1)
 def _windowed_dft() -> np.ndarray:
     """Hann window and Fourier transform [321, 2 x 161], float32: real parts, then imaginary ones."""
-    place = np.arange(FFT_SIZE)
-    hann = 0.5 - 0.5 * np.cos(2 * np.pi * place / FFT_SIZE)
-    angle = 2 * np.pi * np.outer(place, np.arange(FFT_SIZE // 2 + 1)) / FFT_SIZE
+    sample = np.arange(FFT_SIZE)
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * sample / FFT_SIZE)
+    angle = 2 * np.pi * np.outer(sample, np.arange(FFT_SIZE // 2 + 1)) / FFT_SIZE
     return np.concatenate([hann[:, None] * np.cos(angle), -hann[:, None] * np.sin(angle)], axis=1).astype(np.float32)
 
 
 @functools.lru_cache(maxsize=1)
 def _slaney_weights() -> np.ndarray:
-    """Triangles [120, 161] of equal area: 200/3 Hz a mel up to 1 kHz, then 27 mels to each factor of 6.4."""
+    """Return the triangles [120, 161] of equal area: 200/3 Hz a mel up to 1 kHz, then 27 mels to each factor of 6.4."""
     top_mel = 15 + 27 * np.log(RATE_HZ / 2 / 1000) / np.log(6.4)
     mels = np.linspace(0, top_mel, MEL_BANDS + 2)
     edges_hz = np.where(mels < 15, mels * 200 / 3, 1000 * 6.4 ** ((mels - 15) / 27))

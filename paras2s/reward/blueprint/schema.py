@@ -4,7 +4,7 @@ Keys are flat and dotted, group first; the groups are TRACE's. What differs from
 
 1. Beside words a minute, rates count syllables a second: a few long words are not slow speech.
 2. `agent_emotion` may come from our tone classifier instead of emotion2vec, with its own labels.
-3. Voicing and the level of the ending are ours; so are the confidences that some models give, two of which a judge is shown.
+3. Voicing and the level of the ending are ours; so are the confidences that some models give; a judge is shown two of them.
 4. A field that could not be measured is Absent with a reason, never a number; so is a rate where hardly a voice is heard.
 5. A contour's points are means over 20 equal stretches of time; the authors take 20 points of the list of frames that passed.
 6. Pitch is not cut to 80 to 300 Hz.
@@ -84,7 +84,7 @@ class Extractor(Protocol):
         """Every key it gives, for every clip."""
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Fields of each clip, in order; clips are at `rate_hz`, if it has one.
+        """Return the fields of each clip, in order; clips are at `rate_hz`, if it has one.
 
         Raises:
             AudioError: one of the clips cannot be measured at all.
@@ -92,12 +92,12 @@ class Extractor(Protocol):
 
 
 def measured(key: str, value: Any, confidence: float | None = None) -> Measured:
-    """A value with the unit the schema gives its key."""
+    """Return a value with the unit the schema gives its key."""
     return Measured(value, FIELDS[key].unit, confidence)
 
 
 def is_silent(clip: Clip) -> bool:
-    """Whether no sample reaches -60 dBFS, the level under which SwiftF0 and `prosody` hear nothing either."""
+    """Return whether no sample reaches -60 dBFS, the level under which SwiftF0 and `prosody` hear nothing either."""
     return float(np.abs(clip.samples).max(initial=0.0)) < SILENCE_PEAK
 
 
@@ -112,7 +112,7 @@ def require_sound(clip: Clip, what: str) -> None:
 
 
 def unusable(name: str, error: Exception) -> AssetError:
-    """The error of an extractor whose packages are missing, or are there and cannot be loaded."""
+    """Return the error of an extractor whose packages are missing or cannot be loaded."""
     if isinstance(error, ModuleNotFoundError):
         return AssetError(f"'{name}' needs the package {error.name}; run: pip install 'paras2s[trace]'")
     # A torchaudio built for CUDA, which is what PyPI has for Linux, fails beside a torch for CPUs as a library that is missing.
@@ -123,7 +123,7 @@ def unusable(name: str, error: Exception) -> AssetError:
 
 
 def contour(times_s: np.ndarray, values: np.ndarray) -> list[float]:
-    """Values [T] at rising times [T] as 20 means over equal stretches of time; gaps are bridged linearly."""
+    """Return the values [T] at rising times [T] as 20 means over equal stretches of time; gaps are bridged linearly."""
     # Means, because a single frame picked out of a stretch may be an octave error or a creak.
     count = CONTOUR_POINTS * CONTOUR_STEPS
     steps_s = times_s[0] + (times_s[-1] - times_s[0]) * (np.arange(count) + 0.5) / count
@@ -131,22 +131,22 @@ def contour(times_s: np.ndarray, values: np.ndarray) -> list[float]:
 
 
 def trace_json(blueprint: Blueprint, who: str = "agent", left_out: Sequence[str] = ()) -> dict[str, Any]:
-    """A blueprint nested and named as in TRACE, Fig. 8, for a judge's prompt; an absent field says so in words.
+    """Return a blueprint nested and named as in TRACE, Fig. 8, for a judge's prompt; an absent field says so in words.
 
     `who` is "agent" or "user", whose clip it describes. Groups in `left_out` are not shown (TRACE, Table 12).
     """
     nested: dict[str, Any] = {}
-    for key, found in blueprint.fields.items():
+    for key, field in blueprint.fields.items():
         group, _, leaf = key.partition(".")
         if group in left_out:
             continue
         group = f"{who}_{group.removeprefix('agent_')}"
         name = FIELDS[key].trace_name if key in FIELDS else leaf
-        value = _rounded(found.value) if isinstance(found, Measured) else f"not measured: {found.reason}"
-        place, name = (nested.setdefault(group, {}), name) if leaf else (nested, group)
-        place[name] = value
-        if key in FIELDS and FIELDS[key].shows_confidence and isinstance(found, Measured) and found.confidence is not None:
-            place[name + CONFIDENCE] = _rounded(found.confidence)
+        value = _rounded(field.value) if isinstance(field, Measured) else f"not measured: {field.reason}"
+        target, name = (nested.setdefault(group, {}), name) if leaf else (nested, group)
+        target[name] = value
+        if key in FIELDS and FIELDS[key].shows_confidence and isinstance(field, Measured) and field.confidence is not None:
+            target[name + CONFIDENCE] = _rounded(field.confidence)
     return nested
 
 

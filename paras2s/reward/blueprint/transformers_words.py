@@ -35,36 +35,40 @@ class TransformersWordsExtractor:
         return f"transformers/{self.model}/alone-1+rates-4"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Words of all clips; silent ones are not shown to the recogniser, which makes words up for them.
+        """Return the words of all clips; silent ones are not shown to the recogniser, which makes words up for them.
 
         Raises:
             AssetError: the library or the weights are not here.
         """
         audible = [index for index, clip in enumerate(clips) if not is_silent(clip)]
         recognise = _pipeline(self.model)
-        found: dict[int, Transcript] = {}
+        transcripts: dict[int, Transcript] = {}
         for places, size_s in asr.batches([clips[index].duration_s for index in audible]):
-            part = [audible[place] for place in places]
+            part = [audible[position] for position in places]
             with _window(recognise, size_s):
                 short = self._recognise(recognise, [clips[index] for index in part])
-            found |= {index: one for index, one in zip(part, short, strict=True) if not _doubtful(one, clips[index])}
+            transcripts |= {
+                index: transcript
+                for index, transcript in zip(part, short, strict=True)
+                if not _doubtful(transcript, clips[index])
+            }
         # Whisper's own window: clips that are too long for a short one, and those that failed a check in it.
-        rest = [index for index in audible if index not in found]
+        rest = [index for index in audible if index not in transcripts]
         full = self._recognise(recognise, [clips[index] for index in rest])
-        found |= {index: replace(one, full_window=True) for index, one in zip(rest, full, strict=True)}
-        return [word_fields(found.get(index, Transcript("")), clip) for index, clip in enumerate(clips)]
+        transcripts |= {index: replace(transcript, full_window=True) for index, transcript in zip(rest, full, strict=True)}
+        return [word_fields(transcripts.get(index, Transcript("")), clip) for index, clip in enumerate(clips)]
 
     def _recognise(self, recognise: Any, clips: Sequence[Clip]) -> list[Transcript]:
         sounds = [{"raw": clip.samples, "sampling_rate": self.rate_hz} for clip in clips]
         # English-only models refuse a language argument.
         speaks = {"language": "english"} if recognise.model.generation_config.is_multilingual else {}
         options = {"return_timestamps": "word", "batch_size": self.batch}
-        found = recognise(sounds, generate_kwargs=speaks, **options) if sounds else []
-        return [_transcript(one, clip.duration_s) for one, clip in zip(found, clips, strict=True)]
+        results = recognise(sounds, generate_kwargs=speaks, **options) if sounds else []
+        return [_transcript(result, clip.duration_s) for result, clip in zip(results, clips, strict=True)]
 
 
 def _doubtful(transcript: Transcript, clip: Clip) -> bool:
-    """Whether a short window's transcript fails a check; of its limit transformers says nothing."""
+    """Return whether a short window's transcript fails a check; of its limit transformers says nothing."""
     ends_s = max((word.end_s for word in transcript.words), default=0.0)
     return asr.doubt([transcript.text], ends_s, asr.end_of_sound_s(clip.samples), cut_off=False) is not None
 
@@ -86,16 +90,16 @@ def _window(recognise: Any, size_s: float) -> Iterator[None]:
 
 
 def _first_positions(positions: Any, count: int) -> Any:
-    """The first `count` of an embedding's rows, as an embedding."""
+    """Return the first `count` of an embedding's rows, as an embedding."""
     import torch
 
     return torch.nn.Embedding(count, positions.embedding_dim, _weight=positions.weight[:count])
 
 
-def _transcript(found: dict[str, Any], duration_s: float) -> Transcript:
-    """Words of one clip; the last one may have no end, and then ends with the clip."""
+def _transcript(result: dict[str, Any], duration_s: float) -> Transcript:
+    """Return the words of one clip; the last one may have no end, and then ends with the clip."""
     words = []
-    for chunk in found.get("chunks") or []:
+    for chunk in result.get("chunks") or []:
         start_s, end_s = chunk["timestamp"]
         start_s = 0.0 if start_s is None else float(start_s)
         words.append(Word(chunk["text"].strip(), start_s, duration_s if end_s is None else float(end_s), None))

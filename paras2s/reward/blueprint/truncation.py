@@ -22,12 +22,12 @@ class TruncationExtractor:
     keys = (TAIL,)
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """One field a clip."""
+        """Return a field for each clip."""
         return [_fields(clip) for clip in clips]
 
 
 def tail_level_db(clip: Clip) -> float:
-    """The level of the clip's last 60 ms relative to its mean power, in dB."""
+    """Return the level of the clip's last 60 ms relative to its mean power, in dB."""
     power = float(np.mean(clip.samples**2))
     tail = float(np.mean(clip.samples[-int(TAIL_S * clip.sample_rate_hz) :] ** 2))
     return float(10 * np.log10(max(tail, 1e-12) / max(power, 1e-12)))

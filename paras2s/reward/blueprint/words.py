@@ -24,7 +24,7 @@ WORD_KEYS = (RESPONSE, SPEECH_RATE, ARTICULATION_RATE, SPEECH_WPM, ARTICULATION_
 
 
 def count_syllables(word: str) -> int:
-    """Groups of vowel letters, less a silent final e, at least 1.
+    """Return the groups of vowel letters, less a silent final e, at least 1.
 
     Right for about nine in ten English words ("idea" counts 2 of 3), which is enough for a rate; a number written in
     digits counts 1.
@@ -54,13 +54,13 @@ class WordsExtractor:
         return f"{asr.version(self.model)}+rates-4"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Transcribes all clips, each in a window of its own; a clip without words has "" and no rates, one without a voice
+        """Transcribe all clips, each in a window of its own; a clip without words has "" and no rates, one without a voice
         no rates.
         """
         # Given silence, Whisper makes words up.
         audible = [index for index, clip in enumerate(clips) if not is_silent(clip)]
-        found = asr.transcribe([clips[index] for index in audible], self.model, timed=True)
-        transcripts = dict(zip(audible, found, strict=True))
+        recognised = asr.transcribe([clips[index] for index in audible], self.model, timed=True)
+        transcripts = dict(zip(audible, recognised, strict=True))
         nothing = Transcript("")
         return [word_fields(transcripts.get(index, nothing), clip) for index, clip in enumerate(clips)]
 

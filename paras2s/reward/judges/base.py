@@ -91,7 +91,7 @@ class Judge:
         return Exchange(Utterance(clip, text, style), answer)
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Scores answers, in order. An answer that cannot be judged is Unscored, one beyond the budget a BudgetError.
+        """Score answers, in order. An answer that cannot be judged is Unscored, one beyond the budget a BudgetError.
 
         Raises:
             JudgeError: this judge only compares pairs.
@@ -99,7 +99,7 @@ class Judge:
         raise JudgeError(f"{self.name} compares two answers and cannot score a single one")
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
-        """Compares pairs, in order; by default by the scores of both answers, where equal scores tie (AudioJudge, appendix E).
+        """Compare pairs, in order; by default by the scores of both answers, where equal scores tie (AudioJudge, appendix E).
 
         Raises:
             JudgeError: this judge only scores single answers on a scale that pairs cannot be compared by.
@@ -110,7 +110,7 @@ class Judge:
         return [self._prefer(*two) for two in zip(scores[::2], scores[1::2], strict=True)]
 
     def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
-        """Returns the LLM calls that each item takes; none for a judge that runs on this machine."""
+        """Return the LLM calls that each item takes; none for a judge that runs on this machine."""
         return [[] for _ in items]
 
     def score(
@@ -120,7 +120,7 @@ class Judge:
         style: str | None = None,
         task_inputs: Mapping[str, str] | None = None,
     ) -> Verdict | Unscored:
-        """Scores one answer.
+        """Score one answer.
 
         Args:
             question: an audio file, a clip, or the text of the question.
@@ -144,7 +144,7 @@ class Judge:
         question: str | Path | Clip | Utterance | None = None,
         style: str | None = None,
     ) -> Preference | Unscored:
-        """Compares two answers to one question.
+        """Compare two answers to one question.
 
         Raises:
             BudgetError: the budget does not allow the call. AudioError: a file cannot be read.
@@ -165,7 +165,7 @@ class Judge:
 
 
 def as_clip(source: str | Path | Clip) -> Clip:
-    """Returns a clip as it is, or reads it from a file.
+    """Return a clip as it is, or read from a file.
 
     Raises:
         AudioError: the file cannot be read, or is longer than 10 minutes.
@@ -174,7 +174,7 @@ def as_clip(source: str | Path | Clip) -> Clip:
 
 
 def as_utterance(source: str | Path | Clip | Utterance, style: str | None = None) -> Utterance:
-    """Returns a turn from a clip, from an audio file, or from a text that names no file.
+    """Return a turn from a clip, from an audio file, or from a text that names no file.
 
     Raises:
         AudioError: the name has the suffix of an audio file, and there is no such file.
@@ -189,13 +189,13 @@ def as_utterance(source: str | Path | Clip | Utterance, style: str | None = None
 
 
 def names_file(source: str | Path) -> bool:
-    """Whether a question is given as an audio file, and not in writing."""
+    """Return whether a question is given as an audio file, and not in writing."""
     short = len(str(source).encode()) < MAX_NAME_BYTES
     return Path(source).suffix.lower() in AUDIO_SUFFIXES or (short and Path(source).is_file())
 
 
 def sides_of(pair: Pair) -> tuple[Exchange, Exchange]:
-    """Returns both answers of a pair as single exchanges, with their transcripts where these are known."""
+    """Return both answers of a pair as single exchanges, with their transcripts where these are known."""
     first, second = pair.words or (None, None)
     return Exchange(pair.instruction, pair.first, first), Exchange(pair.instruction, pair.second, second)
 
@@ -204,7 +204,7 @@ def preference_of(
     judge: str, version: str, prompt_hash: str, task: str, label: PairLabel, reason: str,
     cost_usd: float | None = 0.0, latency_s: float = 0.0,
 ) -> Preference:  # fmt: skip
-    """Returns the preference of a judge that gave one label."""
+    """Return the preference of a judge that gave one label."""
     points = POINTS[label]
     return Preference(
         judge, version, prompt_hash, task, label, points, (label,), (points,), None, None, reason, "",

@@ -58,7 +58,7 @@ class LLMJudge(Judge):
             raise ConfigError(f"judge.left_out: {unknown[0]!r} is not among the groups measured: {', '.join(self.groups)}")
 
     def _version(self) -> str:
-        """Returns our version and a hash of all settings, besides the prompt, that may change a verdict."""
+        """Return our version and a hash of all settings, besides the prompt, that may change a verdict."""
         judge, llm = self.config.judge, self.config.llm
         inputs = [
             judge.left_out,
@@ -76,7 +76,7 @@ class LLMJudge(Judge):
 
     @property
     def groups(self) -> list[str]:
-        """The groups of fields that are measured beside the words, each of which `judge.left_out` may name."""
+        """The groups of fields that are measured beside the words; `judge.left_out` may name any of them."""
         return sorted({key.partition(".")[0] for extractor in self.extractors for key in extractor.keys} - {RESPONSE})
 
     @property
@@ -87,7 +87,7 @@ class LLMJudge(Judge):
     # Pairs.
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
-        """Compares pairs by their fused labels, where both kinds of tie are a tie."""
+        """Compare pairs by their fused labels, where both kinds of tie are a tie."""
         return [self._preference(verdict) for verdict in self.label_pairs(pairs, on_progress)]
 
     def _preference(self, verdict: PairVerdict | Unscored | BudgetError) -> Preferred:
@@ -102,7 +102,7 @@ class LLMJudge(Judge):
     def label_pairs(
         self, pairs: Sequence[Pair], on_progress: Progress | None = None
     ) -> list[PairVerdict | Unscored | BudgetError]:
-        """Labels every pair in three dimensions, in order. A pair that cannot be judged is Unscored, one beyond the budget a
+        """Label every pair in three dimensions, in order. A pair that cannot be judged is Unscored, one beyond the budget a
         BudgetError.
         """
         fresh = [self._is_to_measure(pair) for pair in pairs]
@@ -117,21 +117,21 @@ class LLMJudge(Judge):
         ]
 
     def _is_to_measure(self, pair: Pair) -> bool:
-        """Whether a clip of the pair is not in the cache of measurements."""
+        """Return whether a clip of the pair is not in the cache of measurements."""
         if self.reads == "audio":
             return False
         return any(to_measure((pair.first, pair.second, *self._user_clips(pair.instruction)), self.extractors, self.cache))
 
     def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
-        """Returns the calls for each item, one for each order of a pair, one for a single answer; items are of one kind."""
+        """Return the calls for each item, one for each order of a pair, one for a single answer; items are of one kind."""
         pairs = [item for item in items if isinstance(item, Pair)]
         if pairs:
             return self.pair_requests(pairs)
         made = self.answer_requests([item for item in items if isinstance(item, Exchange)])
-        return [[one] if isinstance(one, Request) else one for one in made]
+        return [[request] if isinstance(request, Request) else request for request in made]
 
     def pair_requests(self, pairs: Sequence[Pair]) -> list[list[Request] | Unscored]:
-        """Returns the requests for each pair, one for each order."""
+        """Return the requests for each pair, one for each order."""
         evidence = self._evidence([(pair.instruction, (pair.first, pair.second)) for pair in pairs])
         return [shown if isinstance(shown, Unscored) else self._orders(*shown) for shown in evidence]
 
@@ -139,12 +139,12 @@ class LLMJudge(Judge):
         orders = [(answers[0], answers[1])] + ([(answers[1], answers[0])] if self.config.judge.both_orders else [])
         plain = {"fields": self._fields()}
         values = [{"instruction": instruction, "first": first, "second": second} for first, second in orders]
-        return [Request(self.pair_prompt.messages(one, plain), self.pair_schema) for one in values]
+        return [Request(self.pair_prompt.messages(inputs, plain), self.pair_schema) for inputs in values]
 
     def _read_orders(
         self, outcomes: Sequence[Reply | JudgeError | BudgetError], read: Callable[[str], T]
     ) -> tuple[list[Reply], list[T], str] | Unscored | BudgetError:
-        """The replies to a pair's orders, each read, and their texts as one; or why one of them is missing."""
+        """Return the replies to a pair's orders, each read, and their joined texts; or why a reply is missing."""
         replies = [outcome for outcome in outcomes if isinstance(outcome, Reply)]
         if out_of_budget := [outcome for outcome in outcomes if isinstance(outcome, BudgetError)]:
             return out_of_budget[0]
@@ -159,10 +159,10 @@ class LLMJudge(Judge):
     def _pair_verdict(
         self, outcomes: Sequence[Reply | JudgeError | BudgetError], local_s: float
     ) -> PairVerdict | Unscored | BudgetError:
-        found = self._read_orders(outcomes, read_pair)
-        if isinstance(found, Unscored | BudgetError):
-            return found
-        replies, parsed, text = found
+        orders = self._read_orders(outcomes, read_pair)
+        if isinstance(orders, Unscored | BudgetError):
+            return orders
+        replies, parsed, text = orders
         labels, reason = parsed[0]
         consistent = None
         if len(parsed) == 2:
@@ -207,12 +207,12 @@ class LLMJudge(Judge):
         requests = [request for request in maybe if isinstance(request, Request)]
         replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, read_score)))
         return [
-            replace(one, transcript=words) if isinstance(one, Unscored) else self._answer_verdict(next(replies), words)
-            for one, words in zip(maybe, self._transcripts(exchanges), strict=True)
+            replace(request, transcript=words) if isinstance(request, Unscored) else self._answer_verdict(next(replies), words)
+            for request, words in zip(maybe, self._transcripts(exchanges), strict=True)
         ]
 
     def _transcripts(self, exchanges: Sequence[Exchange]) -> list[str | None]:
-        """The words of each answer, which `_evidence` has measured already; None of a judge that measures nothing."""
+        """Return the words of each answer, which `_evidence` has measured already; None for a judge that measures nothing."""
         if not self.extractors or self.cache is None:
             return [None] * len(exchanges)
         measured = build_blueprints([exchange.answer for exchange in exchanges], self.extractors, self.cache)
@@ -249,12 +249,12 @@ class LLMJudge(Judge):
         return describe_fields(self.extractors, self.config.judge.left_out)
 
     def _evidence(self, items: Sequence[tuple[Utterance, Sequence[Clip]]]) -> list[tuple[Any, list[Any]] | Unscored]:
-        """The question and the answers as the judge reads them; Unscored where a transcript is missing."""
+        """Return the question and the answers as the judge reads them; Unscored where a transcript is missing."""
         if self.reads == "audio":
             return [(self._audio_question(question), [self._wav(clip) for clip in clips]) for question, clips in items]
         clips = [clip for question, answers in items for clip in (*answers, *self._user_clips(question))]
         measured = build_blueprints(clips, self.extractors, self.cache)
-        # Nobody pays for a verdict on fields that say "not installed".
+        # No verdict on fields that say "not installed" is paid for.
         require_installed(measured, self.config.judge.left_out)
         blueprints = iter(measured)
         evidence: list[tuple[Any, list[Any]] | Unscored] = []
@@ -265,9 +265,9 @@ class LLMJudge(Judge):
         return evidence
 
     def _user_clips(self, question: Utterance) -> list[Clip]:
-        """The question's clip, where the judge needs a blueprint or a transcript of it."""
-        wanted = question.clip is not None and (self.config.judge.describe_user or question.text is None)
-        return [question.clip] if wanted and question.clip is not None else []
+        """Return the question's clip, where the judge needs a blueprint or a transcript of it."""
+        needed = question.clip is not None and (self.config.judge.describe_user or question.text is None)
+        return [question.clip] if needed and question.clip is not None else []
 
     def _described(
         self, question: Utterance, answers: Sequence[Blueprint], user: Blueprint | None
@@ -296,6 +296,6 @@ class LLMJudge(Judge):
 
 
 def total_usd(replies: Sequence[Reply]) -> float | None:
-    """Returns what the replies cost when they were paid for, in this run or an earlier one; None if one cost is unknown."""
+    """Return what the replies cost when they were paid for, in this run or an earlier one; None if one cost is unknown."""
     known = [reply.cost_usd for reply in replies if reply.cost_usd is not None]
     return sum(known) if len(known) == len(replies) else None

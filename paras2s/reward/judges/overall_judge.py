@@ -1,6 +1,6 @@
 """An LLM judge that is asked for one label of a pair, 1, 2 or tie, where others label three dimensions (TRACE, Tables 1 and 9).
 
-Left out: what the paper's prompt for transcripts says as one message of the user stands in a system prompt here. The audio
+Left out: what the paper's prompt for transcripts says as one message of the user is a system prompt here. The audio
 judge has the prompt of AudioJudge's task `standard`, whose rules are those of the paper's.
 """
 
@@ -43,11 +43,11 @@ class OverallJudge(LLMJudge):
     def label_pairs(
         self, pairs: Sequence[Pair], on_progress: Progress | None = None
     ) -> list[PairVerdict | Unscored | BudgetError]:
-        """Raises a ConfigError: it labels no dimensions."""
+        """Raise a ConfigError: this judge labels no dimensions."""
         raise ConfigError(f"{self.name}: gives one label and none of the dimensions; `--baselines` measures such judges")
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
-        """Compares pairs, in order, in both orders where the config says so; the mean of the orders' points is the label's."""
+        """Compare pairs, in order, in both orders where the config says so; the mean of the orders' points is the label's."""
         requests_by_pair = self.pair_requests(pairs)
         requests = [request for orders in requests_by_pair if isinstance(orders, list) for request in orders]
         replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, REPLY.read)))
@@ -57,13 +57,13 @@ class OverallJudge(LLMJudge):
         ]
 
     def _overall(self, outcomes: Sequence[Reply | JudgeError | BudgetError]) -> Preferred:
-        found = self._read_orders(outcomes, REPLY.read)
-        if isinstance(found, Unscored | BudgetError):
-            return found
-        replies, read, text = found
+        orders = self._read_orders(outcomes, REPLY.read)
+        if isinstance(orders, Unscored | BudgetError):
+            return orders
+        replies, read, text = orders
         # As replied: "1" is the clip that came first.
         labels = tuple(cast(PairLabel, label) for label, _ in read)
-        votes = tuple(POINTS[label if place == 0 else swapped(label)] for place, label in enumerate(labels))
+        votes = tuple(POINTS[label if number == 0 else swapped(label)] for number, label in enumerate(labels))
         tokens = sum((reply.tokens for reply in replies), Tokens())
         return Preference(
             judge=self.name,

@@ -59,18 +59,18 @@ class JsonObject(dict[str, Any]):
 
 
 def json_objects(text: str) -> Iterator[JsonObject]:
-    """Yields the outermost JSON objects in a text, in order; prose and broken objects are skipped.
+    """Yield the outermost JSON objects in a text, in order; prose and broken objects are skipped.
 
     Raises:
-        JudgeError: too many broken ones, each of which may be as long as the text.
+        JudgeError: too many broken objects; each may be as long as the text.
     """
-    for found in _parts(text):
-        if isinstance(found, JsonObject):
-            yield found
+    for part in _parts(text):
+        if isinstance(part, JsonObject):
+            yield part
 
 
 def _parts(text: str) -> Iterator[JsonObject | str]:
-    """Yields the outermost JSON objects and the text between them."""
+    """Yield the outermost JSON objects and the text between them."""
     decoder, end, searched = json.JSONDecoder(object_pairs_hook=JsonObject, strict=False), 0, 0
     for opening in OPENING.finditer(text):
         if opening.start() < end:
@@ -89,7 +89,7 @@ def _parts(text: str) -> Iterator[JsonObject | str]:
 
 
 def require_complete(reply: Reply) -> str:
-    """Returns the reply's text.
+    """Return the reply's text.
 
     Raises:
         JudgeError: refused, cut off or empty.
@@ -106,7 +106,7 @@ def require_complete(reply: Reply) -> str:
 
 
 def is_readable(reply: Reply, read: Callable[[str], object]) -> bool:
-    """Returns whether `read` finds a verdict in a reply; only such replies are kept for a later run."""
+    """Return whether `read` finds a verdict in a reply; only such replies are kept for a later run."""
     try:
         read(require_complete(reply))
     except JudgeError:
@@ -115,14 +115,14 @@ def is_readable(reply: Reply, read: Callable[[str], object]) -> bool:
 
 
 def verdict_objects(text: str, keys: Sequence[str], aliases: Mapping[str, str] | None = None) -> list[JsonObject]:
-    """Returns the objects of a reply with any of these keys at their top level, at least one of them with all.
+    """Return the objects of a reply with any of these keys at their top level, at least one of them with all.
 
     A model's thoughts at the head of its reply do not count. Where a judge quotes a verdict inside its own and does not escape
-    it, its own is broken and the quoted one is complete: the words of an answer would decide. So one that was begun outside of
-    every object, or a key with two values in one, refuses the reply.
+    it, its own is broken and the quoted one is complete: the words of an answer would decide. So a verdict begun outside of
+    every object, or a key with two values in one object, refuses the reply.
 
     Raises:
-        JudgeError: no object has all keys, or a broken verdict stands beside a whole one.
+        JudgeError: no object has all keys, or a broken verdict is beside a complete one.
     """
     names = dict.fromkeys(keys) | {other: None for other, key in (aliases or {}).items() if key in keys}
     objects: list[JsonObject] = []
@@ -136,16 +136,16 @@ def verdict_objects(text: str, keys: Sequence[str], aliases: Mapping[str, str] |
         begun = begun or bool((part.repeated | renamed.repeated) & set(names))
         if any(key in renamed for key in keys):
             objects.append(renamed)
-    if not any(all(key in one for key in keys) for one in objects):
-        wanted = f"a {keys[0]}" if len(keys) == 1 else ", ".join(keys)
-        raise JudgeError(f"the reply holds no JSON object with {wanted}")
+    if not any(all(key in verdict for key in keys) for verdict in objects):
+        needed = f"a {keys[0]}" if len(keys) == 1 else ", ".join(keys)
+        raise JudgeError(f"the reply holds no JSON object with {needed}")
     if begun:
         raise JudgeError("the reply holds a verdict that is broken beside a whole one; neither is taken")
     return objects
 
 
 def agreed(verdicts: Sequence[Value]) -> Value:
-    """Returns the one value of all verdicts of a reply.
+    """Return the one value of all verdicts of a reply.
 
     Raises:
         JudgeError: they differ; a quoted one is not told from the judge's own.
@@ -156,13 +156,13 @@ def agreed(verdicts: Sequence[Value]) -> Value:
 
 
 def read_pair(text: str) -> tuple[dict[Dimension, Label], str]:
-    """Reads the labels and the reasoning of a comparison in three dimensions.
+    """Read the labels and the reasoning of a comparison in three dimensions.
 
     Raises:
         JudgeError: there is no such object, a label is unknown, or several objects differ in a label.
     """
     objects = verdict_objects(text, DIMENSIONS, ALIASES)
-    labels = {name: agreed([_label(one[name], name) for one in objects if name in one]) for name in DIMENSIONS}
+    labels = {name: agreed([_label(verdict[name], name) for verdict in objects if name in verdict]) for name in DIMENSIONS}
     return labels, reasoning_of(objects[-1])
 
 
@@ -179,7 +179,7 @@ def _label(value: Any, name: Dimension) -> Label:
 
 
 def read_as(text: str, kind: type[Parsed]) -> Parsed:
-    """Reads the object of a reply that has all the keys of a model, checked strictly.
+    """Read the object of a reply that has all the keys of a model, checked strictly.
 
     Raises:
         JudgeError: there is none, its values are not what the model allows (names the key), or several objects differ.
@@ -188,8 +188,8 @@ def read_as(text: str, kind: type[Parsed]) -> Parsed:
     objects = verdict_objects(text, keys)
     for key in keys:
         if key != REASONING:
-            agreed([one[key] for one in objects if key in one])
-    complete = [one for one in objects if all(key in one for key in keys)]
+            agreed([verdict[key] for verdict in objects if key in verdict])
+    complete = [verdict for verdict in objects if all(key in verdict for key in keys)]
     try:
         return kind.model_validate(complete[-1], strict=True)
     except ValidationError as error:
@@ -197,19 +197,19 @@ def read_as(text: str, kind: type[Parsed]) -> Parsed:
 
 
 def reasoning_of(verdict: Mapping[str, Any]) -> str:
-    """Returns the reasoning in a verdict's object."""
+    """Return the reasoning in a verdict's object."""
     reasoning = verdict.get(REASONING, "")
     return reasoning if isinstance(reasoning, str) else json.dumps(reasoning, ensure_ascii=False)
 
 
 def read_score(text: str) -> tuple[float, str]:
-    """Reads a score and its reasoning.
+    """Read a score and its reasoning.
 
     Raises:
         JudgeError: there is none, it is not a whole number from 1 to 5, or there are several that differ.
     """
     objects = verdict_objects(text, ("score",))
-    return agreed([_score(one["score"]) for one in objects]), reasoning_of(objects[-1])
+    return agreed([_score(verdict["score"]) for verdict in objects]), reasoning_of(objects[-1])
 
 
 def _score(score: Any) -> float:

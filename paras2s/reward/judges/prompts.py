@@ -34,7 +34,7 @@ class Prompt:
         return hashlib.sha256(f"{self.system}\0{self.user}".encode()).hexdigest()[:16]
 
     def messages(self, values: Mapping[str, Any], plain: Mapping[str, str]) -> tuple[Message, Message]:
-        """Returns both messages, with `values` as data and `plain` (our own text) as it is. Audio becomes a part of its own.
+        """Return both messages, with `values` as data and `plain` (our own text) as it is. Audio becomes a part of its own.
 
         Raises:
             ConfigError: the prompt names a placeholder that there is no value for.
@@ -43,7 +43,7 @@ class Prompt:
 
 
 def load_prompt(system: str, user: str, folder: Path | None = None) -> Prompt:
-    """Loads shipped prompts by name, each replaced by `folder`/NAME.md where that file exists.
+    """Load shipped prompts by name, each replaced by `folder`/NAME.md where that file exists.
 
     Raises:
         ConfigError: the folder is missing, or holds a file that replaces nothing.
@@ -58,7 +58,7 @@ def load_prompt(system: str, user: str, folder: Path | None = None) -> Prompt:
 
 
 def read_prompt(name: str, folder: Path | None = None, package: str = "paras2s.reward") -> str:
-    """Reads one prompt: the user's file, where the folder has it, or the one shipped in `package`/prompts.
+    """Read one prompt: the user's file, where the folder has it, or the one shipped in `package`/prompts.
 
     Raises:
         ConfigError: it cannot be read.
@@ -72,7 +72,7 @@ def read_prompt(name: str, folder: Path | None = None, package: str = "paras2s.r
 
 
 def as_data(name: str, value: Any) -> str:
-    """Returns JSON between our delimiters. No value can write a delimiter or a line break inside it."""
+    """Return JSON between our delimiters. No value can write a delimiter or a line break inside it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c").replace(">", "\\u003e")
     # JSON leaves these as they are, and some readers take them for the end of a line.
     text = text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029").replace("\x85", "\\u0085")

@@ -43,7 +43,7 @@ Overrides = Mapping[str, Any] | None
 
 
 def refuse_to_teach(name: str | Path, key: str) -> None:
-    """Keep the independent judge out of training: what has taught cannot examine.
+    """Keep the independent judge out of training: a teacher cannot examine.
 
     Raises:
         ConfigError: it is the independent judge; names the key of the config.
@@ -148,7 +148,7 @@ def open_llm_judge(
     config = find_judge(name).config(JudgingConfig, {**(overrides or {}), **orders})
     if isinstance(tone, str | Path):
         # A run without the extractor may have no such file.
-        tone = ToneClassifier.load(Path(tone)) if any(one.name == "tone" for one in config.extractors) else None
+        tone = ToneClassifier.load(Path(tone)) if any(extractor.name == "tone" for extractor in config.extractors) else None
     cache = JsonCache(config.cache_dir / "judging.sqlite")
     kind = OverallJudge if config.judge.asks == "overall" else LLMJudge
     return kind(config, LLMClient(config.llm, cache, calls=calls), cache, tone)

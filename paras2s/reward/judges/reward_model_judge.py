@@ -21,10 +21,10 @@ class ClipEncoder(Protocol):
     """Encodes clips as in the reward model's training."""
 
     def encode_question(self, clip: Clip) -> EncodedQuestion | str:
-        """Returns a question's codes and features, or the reason why there are none."""
+        """Return a question's codes and features, or the reason why there are none."""
 
     def encode_answer(self, clip: Clip) -> np.ndarray:
-        """Returns an answer's codes [T, K]."""
+        """Return an answer's codes [T, K]."""
 
 
 class RewardModelJudge(Judge):
@@ -39,15 +39,15 @@ class RewardModelJudge(Judge):
         self.version = hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Scores answers; one whose question has no clip is Unscored, and one unlike all that the model learned from."""
+        """Score answers; an answer to a question without a clip, or unlike all that the model learned from, is Unscored."""
         started = time.perf_counter()
         questions = [self._question(exchange.question.clip) for exchange in exchanges]
-        encoded = [(place, question) for place, question in enumerate(questions) if not isinstance(question, Unscored)]
-        codes = [self._encoder.encode_answer(exchanges[place].answer) for place, _ in encoded]
+        encoded = [(index, question) for index, question in enumerate(questions) if not isinstance(question, Unscored)]
+        codes = [self._encoder.encode_answer(exchanges[index].answer) for index, _ in encoded]
         values = self._model.score_known([question for _, question in encoded], codes) if encoded else []
         latency_s = (time.perf_counter() - started) / max(len(encoded), 1)
-        verdicts = {place: self._verdict(value, latency_s) for (place, _), value in zip(encoded, values, strict=True)}
-        return [verdicts[place] if not isinstance(one, Unscored) else one for place, one in enumerate(questions)]
+        verdicts = {index: self._verdict(value, latency_s) for (index, _), value in zip(encoded, values, strict=True)}
+        return [verdicts[index] if not isinstance(question, Unscored) else question for index, question in enumerate(questions)]
 
     def _question(self, clip: Clip | None) -> EncodedQuestion | Unscored:
         if clip is None:

@@ -56,10 +56,13 @@ class RubricJudge(Judge):
         """
         clips = [exchange.answer for exchange in exchanges if exchange.blueprint is None]
         measured = iter(self.measure(clips, on_progress) if clips else [])
-        return [self._verdict(one, next(measured) if one.blueprint is None else one.blueprint) for one in exchanges]
+        return [
+            self._verdict(exchange, next(measured) if exchange.blueprint is None else exchange.blueprint)
+            for exchange in exchanges
+        ]
 
     def measure(self, clips: Sequence[Clip], on_progress: Progress | None = None) -> list[Blueprint]:
-        """Returns the blueprints that this judge reads.
+        """Return the blueprints that this judge reads.
 
         Raises:
             ConfigError: this instance has no tone classifier.
@@ -103,7 +106,7 @@ class RubricJudge(Judge):
         return self.rubric.finding(style, family, tone, self.rubric.takes_up(question, family, words))
 
     def kind_of_words(self, question: str, style: str, text: str) -> float | None:
-        """Return the score of the kind of an answer in writing; None where the rubric has no rules for the style.
+        """Return the score of the kind of an answer in writing; None if the rubric has no rules for the style.
 
         For a policy's text stream, whose kind is shown beside the kind in its sound.
         """

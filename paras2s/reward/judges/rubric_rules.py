@@ -46,7 +46,7 @@ class Finding:
 
     `parts` are what the score is made of, each from 1 to 5: "kind" (does this kind of answer fit the style), "tone" (does the
     voice carry it), "topic" (does it take up what the question is about; missing where the question names nothing). An answer
-    that nobody understands has a kind of 1 alone.
+    that cannot be understood has a kind of 1 alone.
     """
 
     family: str | None
@@ -96,7 +96,7 @@ class Rubric(BaseModel):
         return self
 
     def content_score(self, style: str, family: str) -> int:
-        """The score of an answer's words alone, for a question of the style.
+        """Return the score of an answer's words alone, for a question of the style.
 
         Raises:
             KeyError: the rubric has no rules for the style.
@@ -112,7 +112,7 @@ class Rubric(BaseModel):
         syllables_per_s: float | None,
         tail_db: float | None,
     ) -> str | None:
-        """Returns why this is no answer at all; None if it is one. What was not measured is not held against it."""
+        """Return why this is no answer at all; None if it is one. What was not measured is not held against it."""
         if len(words) < self.min_words:
             return f"only {len(words)} words were heard"
         if repeated_share(words) > self.max_repeated_share:
@@ -135,12 +135,12 @@ class Rubric(BaseModel):
         }
 
     def without_topic(self, question: str, words: Sequence[str]) -> list[str]:
-        """An answer's words with "that" in place of what it takes from the question: "the funeral" makes no answer sad."""
+        """Return an answer's words with "that" for what it takes from the question: "the funeral" makes no answer sad."""
         said_anyway = frozenset().union(*self._words_of.values())
         return without_topic(words, taken_up(question, words, said_anyway))
 
     def takes_up(self, question: str, family: str, words: Sequence[str]) -> bool | None:
-        """Whether an answer says what the question is about; None where the question names nothing.
+        """Return whether an answer says what the question is about; None if the question names nothing.
 
         What answers of its kind say anyway is no topic: "thank you" does not take up "Thank you for the flowers".
         """
@@ -150,16 +150,16 @@ class Rubric(BaseModel):
         return bool(taken_up(question, words, said_anyway))
 
     def breaks_off(self, words: Sequence[str]) -> str | None:
-        """Returns why an answer's last word leaves it unfinished; None where it does not."""
+        """Return why an answer's last word leaves it unfinished, or None."""
         return f"it breaks off after '{words[-1]}'" if words[-1] in self.unfinished else None
 
     def unsure(self, style: str, family: str, tone: str, why: str) -> Finding:
-        """The finding on an answer whose family is a guess: 2 at most, whatever its tone and topic."""
+        """Return the finding on an answer whose family is a guess: 2 at most, whatever its tone and topic."""
         score = float(min(self.content_score(style, family), 2))
         return Finding(family, tone, score, f"hard to make out, perhaps {family} ({why})", {"kind": score})
 
     def finding(self, style: str, family: str, tone: str, on_topic: bool | None) -> Finding:
-        """The finding on an answer that was understood: its kind's score, less what tone and topic take away."""
+        """Return the finding on an answer that was understood: its kind's score, less what tone and topic take away."""
         kind = self.content_score(style, family)
         wording = "fits" if kind >= FITTING else "does not fit" if kind <= 2 else "is not wrong but not for"
         tone_loss, tone_reason = self._tone_loss(family, tone)
@@ -181,7 +181,7 @@ class Rubric(BaseModel):
 
 
 def repeated_share(words: Sequence[str]) -> float:
-    """Returns the share of words that form a pair of neighbours seen before, or repeat the word before them."""
+    """Return the share of words that form a pair of neighbours seen before, or repeat the word before them."""
     seen: Counter[tuple[str, str]] = Counter()
     repeated = 0
     for before, word in itertools.pairwise(words):
@@ -191,13 +191,13 @@ def repeated_share(words: Sequence[str]) -> float:
 
 
 def echoed_share(question: Sequence[str], words: Sequence[str]) -> float:
-    """Returns the share of an answer's pairs of neighbouring words that the question has as well."""
-    there = set(itertools.pairwise(question))
-    return sum(pair in there for pair in itertools.pairwise(words)) / max(1, len(words) - 1)
+    """Return the share of an answer's pairs of neighbouring words that the question has as well."""
+    known = set(itertools.pairwise(question))
+    return sum(pair in known for pair in itertools.pairwise(words)) / max(1, len(words) - 1)
 
 
 def load_rubric(path: Path | None = None) -> tuple[Rubric, str]:
-    """A rubric and the hash of its file; the one that ships where no path is given.
+    """Read a rubric and the hash of its file; without a path, the shipped rubric.
 
     Raises:
         ConfigError: missing, or not a rubric.

@@ -11,11 +11,11 @@ from collections.abc import Collection, Sequence
 from paras2s.audio.asr import normalise_words
 
 SHORTEST = 3
-# Of two words' spelling, for one that a recogniser spelled otherwise. Below five letters chance is enough.
+# Similarity of two spellings, for a recogniser that spells a word otherwise. Below five letters chance is enough.
 ALIKE, LONG_ENOUGH = 80.0, 5
-# "breathe" and "breathing" share a stem of at least this many letters, and have endings of at most so many.
+# "breathe" and "breathing" share a stem of at least STEM letters, and have endings of at most ENDING.
 STEM, ENDING = 4, 3
-# Articles and the like that stand before a topic and say nothing without it.
+# Articles and the like that precede a topic and say nothing without it.
 _BEFORE = {"a", "an", "the", "your", "my", "our", "his", "her", "their"}
 STAND_IN = "that"
 
@@ -28,30 +28,30 @@ def _stop_words() -> frozenset[str]:
 
 
 def topic_words(question: str) -> tuple[str, ...]:
-    """The words of a question that may carry its topic: no function words, none shorter than three letters."""
+    """Return the words of a question that may carry its topic: no function words, none shorter than three letters."""
     return tuple(word for word in normalise_words(question).split() if len(word) >= SHORTEST and word not in _stop_words())
 
 
-def same_word(one: str, other: str) -> bool:
-    """Whether two words are the same, forms of one another, or nearly the same in spelling."""
+def same_word(first: str, other: str) -> bool:
+    """Return whether two words are the same, forms of one another, or nearly the same in spelling."""
     from rapidfuzz import fuzz
 
-    if one == other:
+    if first == other:
         return True
-    shared = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-    if shared >= STEM and max(len(one), len(other)) - shared <= ENDING:
+    shared = next((n for n, (a, b) in enumerate(zip(first, other, strict=False)) if a != b), min(len(first), len(other)))
+    if shared >= STEM and max(len(first), len(other)) - shared <= ENDING:
         return True
-    return min(len(one), len(other)) >= LONG_ENOUGH and fuzz.ratio(one, other) >= ALIKE
+    return min(len(first), len(other)) >= LONG_ENOUGH and fuzz.ratio(first, other) >= ALIKE
 
 
 def taken_up(question: str, answer: Sequence[str], without: Collection[str] = ()) -> set[str]:
-    """The words of an answer that say a topic word of the question again; words in `without` are no topic."""
-    wanted = [word for word in topic_words(question) if word not in without]
-    return {word for word in set(answer) - set(without) if any(same_word(word, topic) for topic in wanted)}
+    """Return the words of an answer that say a topic word of the question again; words in `without` are no topic."""
+    topics = [word for word in topic_words(question) if word not in without]
+    return {word for word in set(answer) - set(without) if any(same_word(word, topic) for topic in topics)}
 
 
 def without_topic(answer: Sequence[str], taken: Collection[str]) -> list[str]:
-    """An answer's words with "that" in place of each run of `taken` words and the articles before them."""
+    """Return an answer's words with "that" in place of each run of `taken` words and the articles before them."""
     kept: list[str] = []
     for word in answer:
         if word in taken:

@@ -19,20 +19,20 @@ NEAR = 1e-9
 
 
 def swapped(label: PairLabel | MatchLabel) -> PairLabel | MatchLabel:
-    """Returns the same judgement with the two clips in the other order."""
+    """Return the same judgement with the two clips in the other order."""
     others: dict[str, PairLabel] = {"1": "2", "2": "1"}
     return others.get(label, label)
 
 
 def label_of(points: float, margin: float = 0.0) -> PairLabel:
-    """Returns the label of a mean of points: a tie within `margin` of 0.5."""
+    """Return the label of a mean of points: a tie within `margin` of 0.5."""
     if abs(points - 0.5) <= margin + NEAR:
         return "tie"
     return "1" if points > 0.5 else "2"
 
 
 def match_of(points: float) -> MatchLabel:
-    """Returns whether most votes say that two clips match.
+    """Return whether most votes say that two clips match.
 
     Raises:
         DataError: the votes are even.
@@ -43,12 +43,12 @@ def match_of(points: float) -> MatchLabel:
 
 
 def spread_of(votes: Sequence[float]) -> float | None:
-    """Returns the standard deviation of votes; None for a single vote."""
+    """Return the standard deviation of votes; None for a single vote."""
     return stdev(votes) if len(votes) > 1 else None
 
 
 def prefer(first_score: float, second_score: float) -> PairLabel:
-    """Turns two scores into a preference: the higher one wins, equal ones tie (AudioJudge, E.1)."""
+    """Turn two scores into a preference: the higher one wins, equal ones tie (AudioJudge, E.1)."""
     if first_score == second_score:
         return "tie"
     return "1" if first_score > second_score else "2"

@@ -10,7 +10,7 @@ KINDS = ("silence", "noise", "tone", "clicks", "repeated_word", "cut_off", "thre
 
 
 def degenerate_clip(kind: str, answer: Clip, seed: int) -> Clip:
-    """A degenerate relative of a good spoken answer, at the answer's rate.
+    """Return a degenerate relative of a good spoken answer, at the answer's rate.
 
     `silence`, `noise`, `tone` (a sine) and `clicks` keep its length; `repeated_word` loops 0.32 s of it; `cut_off` ends it
     at a loud moment before its half; `three_times` says it thrice.
@@ -41,7 +41,7 @@ def degenerate_clip(kind: str, answer: Clip, seed: int) -> Clip:
 
 
 def _loudest(clip: Clip, low: float, high: float) -> int:
-    """Sample index, within a share of the clip, at the end of the loudest 40 ms: nobody ends a sentence there."""
+    """Return the sample index, within a share of the clip, at the end of the loudest 40 ms: no sentence ends there."""
     size = int(0.04 * clip.sample_rate_hz)
     starts = np.arange(int(low * len(clip.samples)), max(int(high * len(clip.samples)) - size, 1), size)
     powers = [float(np.mean(clip.samples[start : start + size] ** 2)) for start in starts]

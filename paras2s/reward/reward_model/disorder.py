@@ -12,7 +12,7 @@ KEPT_OUT = ("reversed", "slow", "stutter", "half", "halves_swapped")
 
 
 def disordered(kind: str, codes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The codes [T, K] of an answer out of order; T is at least 2.
+    """Return the codes [T, K] of an answer out of order; T is at least 2.
 
     `shuffled` in pieces of one to three steps (too short for a word); said `twice`; `reversed` step by step; `slow` says
     each step twice. These may well be answers still: `stutter` repeats two to six steps twice to four times; `half` is the
@@ -24,7 +24,7 @@ def disordered(kind: str, codes: np.ndarray, rng: np.random.Generator) -> np.nda
         order = rng.permutation(len(pieces))
         while (np.diff(order) == 1).all():
             order = rng.permutation(len(pieces))
-        return codes[np.concatenate([pieces[place] for place in order])]
+        return codes[np.concatenate([pieces[index] for index in order])]
     if kind == "twice":
         return np.concatenate([codes, codes])
     if kind == "stutter":

@@ -21,7 +21,7 @@ from paras2s.utils.io import write_bytes
 FILE = "known_range.safetensors"
 # Share of the policy's own answers to held-out questions, before any reinforcement, that count as known.
 KNOWN_SHARE = 0.95
-# Distances of so many answers are computed together.
+# The number of answers whose distances are computed together.
 ROWS_AT_ONCE = 256
 
 
@@ -34,7 +34,7 @@ class KnownRange:
 
     @classmethod
     def fit(cls, learned: Tensor, held_out: Tensor) -> KnownRange:
-        """The range of a model that learned from answers of these states, and did not learn from the `held_out` ones [N, W].
+        """Fit the range of a model that learned from answers of these states, and not from the `held_out` states [N, W].
 
         The limit lets `KNOWN_SHARE` of the held-out answers in; without held-out answers everything counts as known.
         """
@@ -44,7 +44,7 @@ class KnownRange:
         return cls(learned, float(torch.quantile(known.distances(held_out), KNOWN_SHARE)))
 
     def distances(self, states: Tensor) -> Tensor:
-        """Returns [N]: the Euclidean distance of each state [N, W] to the nearest one learned from."""
+        """Return [N]: the Euclidean distance of each state [N, W] to the nearest one learned from."""
         # Not by the products of matrices: they lose the small distances to rounding.
         parts = [
             torch.cdist(part, self.states, compute_mode="donot_use_mm_for_euclid_dist").amin(1)

@@ -66,7 +66,7 @@ class _Neighbours(nn.Module):
         self.mix = nn.Conv1d(width, width, 3, padding=1)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Returns [N, T, width], as x is; zero where mask [N, T] is False, as x must be."""
+        """Return [N, T, width], as x is; zero where mask [N, T] is False, as x must be."""
         kept = mask[..., None]
         mixed = self.mix((self.norm(x) * kept).transpose(1, 2)).transpose(1, 2)
         return x + nn.functional.gelu(mixed) * kept
@@ -106,30 +106,30 @@ class RewardModel(nn.Module):
         nn.init.normal_(self.place.weight, std=0.1)
 
     def style_logprobs(self, questions: Sequence[EncodedQuestion], noise: torch.Generator | None = None) -> Tensor:
-        """Returns log-probs [N, Y] of each question's style; a question may come without its codes. `noise` while it learns."""
-        # One place for the features' mean: step by step they would tell which clip it is, and be learned by heart.
+        """Return log-probs [N, Y] of each question's style; a question may come without its codes. `noise` while it learns."""
+        # One position for the features' mean: step by step they would identify the clip, and be memorised.
         means = torch.from_numpy(np.stack([question.features.mean(0) for question in questions]).astype(np.float32))
         encoded = self._encode(self.features(means)[:, None], [question.codes for question in questions], noise)
         return self.style_head(encoded).log_softmax(-1)
 
     def score_logprobs(self, answers: Sequence[np.ndarray], noise: torch.Generator | None = None) -> Tensor:
-        """Returns log-probs [N, Y, 5] of each answer's score for each style; answers have at least one step."""
+        """Return log-probs [N, Y, 5] of each answer's score for each style; answers have at least one step."""
         return self._read_scores(self.answer_states(answers, noise))
 
     def answer_states(self, answers: Sequence[np.ndarray], noise: torch.Generator | None = None) -> Tensor:
-        """Returns the normalised states [N, width] that the scores are read from; answers have at least one step."""
+        """Return the normalised states [N, width] that the scores are read from; answers have at least one step."""
         return self.score_head[0](self._encode(self.start.expand(len(answers), 1, -1), answers, noise))
 
     def _read_scores(self, states: Tensor) -> Tensor:
-        """Log-probs [N, Y, 5] from states [N, width]."""
+        """Return the log-probs [N, Y, 5] from states [N, width]."""
         return self.score_head[1](states).view(len(states), len(self.config.styles), 5).log_softmax(-1)
 
     def forward(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> Tensor:
-        """Log-probs [N, 5] over the scores 1 to 5."""
+        """Return the log-probs [N, 5] over the scores 1 to 5."""
         return (self.style_logprobs(questions)[..., None] + self.score_logprobs(answers)).logsumexp(1)
 
     def _encode(self, start: Tensor, codes: Sequence[np.ndarray], noise: torch.Generator | None) -> Tensor:
-        """The state of the first place [N, width] after attention over the codes."""
+        """Return the first position's state [N, width] after attention over the codes."""
         # In order of length: one answer said three times would pad all others of its batch to its length.
         order = torch.tensor(sorted(range(len(codes)), key=lambda row: len(codes[row])))
         parts = torch.split(order, ROWS_AT_ONCE)
@@ -137,7 +137,7 @@ class RewardModel(nn.Module):
         return torch.cat(states)[order.argsort()]
 
     def _encode_alike(self, start: Tensor, codes: Sequence[np.ndarray], noise: torch.Generator | None) -> Tensor:
-        """The same, of codes of like length."""
+        """Return the same for codes of equal length."""
         steps, mask = self._steps(codes)
         if noise is not None:
             of_clips = torch.randn(len(codes), 1, steps.shape[2], generator=noise)
@@ -150,20 +150,20 @@ class RewardModel(nn.Module):
         return self.encoder(x, src_key_padding_mask=~mask)[:, 0]
 
     def _steps(self, codes: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-        """Returns the sound of steps [N, T, D], and which are no padding [N, T]."""
-        longest = min(MAX_STEPS, max(len(one) for one in codes))
+        """Return the sound of steps [N, T, D], and which are no padding [N, T]."""
+        longest = min(MAX_STEPS, max(len(answer) for answer in codes))
         ids = np.zeros((len(codes), longest, len(self.config.codebook_sizes)), dtype=np.int64)
         mask = np.zeros((len(codes), longest), dtype=bool)
-        for row, one in enumerate(codes):
-            ids[row, : len(one)], mask[row, : len(one)] = one[:longest], True
+        for row, answer in enumerate(codes):
+            ids[row, : len(answer)], mask[row, : len(answer)] = answer[:longest], True
         return self.code_vectors[torch.from_numpy(ids) + self.offsets].sum(2), torch.from_numpy(mask)
 
     def score(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> list[float]:
-        """Returns the expected score of each answer, known or not; one without a single step scores 1, since it is silent."""
+        """Return the expected score of each answer, known or not; one without a single step scores 1, since it is silent."""
         return self._score(questions, answers)[0]
 
     def score_known(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> list[float | Unscored]:
-        """Returns the same; Unscored where a clip is longer than the model reads, and for an answer unlike all it learned from.
+        """Return the same; Unscored where a clip is longer than the model reads, and for an answer unlike all it learned from.
 
         Raises:
             JudgeError: the model does not know what it learned from.
@@ -175,18 +175,18 @@ class RewardModel(nn.Module):
             "unlike the answers that the model learned from: {:.2f} from the nearest, known up to {:.2f}",
         )
         scored = zip(questions, answers, *self._score(questions, answers), strict=True)
-        found: list[float | Unscored] = []
+        scores: list[float | Unscored] = []
         for question, answer, value, distance in scored:
             reason = "" if distance <= limit else why.format(distance, limit)
             for name, codes in (("answer", answer), ("question", question.codes)):
                 if len(codes) > MAX_STEPS:
                     reason = f"the {name} has {len(codes)} steps, and this model reads {MAX_STEPS}"
-            found.append(Unscored(self.name, reason) if reason else value)
-        return found
+            scores.append(Unscored(self.name, reason) if reason else value)
+        return scores
 
     @torch.inference_mode()
     def _score(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> tuple[list[float], list[float]]:
-        """The expected scores, and the distances to the nearest answer learned from; 0 for silence, and without `known`."""
+        """Return expected scores, and distances to the nearest answer learned from; 0 for silence, and without `known`."""
         self.eval()
         scores, distances = [1.0] * len(answers), [0.0] * len(answers)
         spoken = [row for row, answer in enumerate(answers) if len(answer)]
@@ -201,7 +201,7 @@ class RewardModel(nn.Module):
 
     @torch.inference_mode()
     def known_share(self, answers: Sequence[np.ndarray]) -> float | None:
-        """Returns the share of answers of at least one step that are like those learned from; None: nothing to tell it by."""
+        """Return the share of answers of at least one step that are like those learned from; None: nothing to tell it by."""
         self.eval()
         if self.known is None or not answers:
             return None
@@ -209,25 +209,25 @@ class RewardModel(nn.Module):
 
     @torch.inference_mode()
     def learned_from(self, learned: Sequence[np.ndarray], held_out: Sequence[np.ndarray]) -> None:
-        """Remembers the answers learned from; `held_out` are the policy's own, not learned from, and say how near is known.
+        """Remember the answers learned from; `held_out` are the policy's own, not learned from, and say how near is known.
 
         Without any of at least one step every answer counts as known.
         """
         self.eval()
-        spoken = [[one for one in some if len(one)] for some in (learned, held_out)]
+        spoken = [[answer for answer in some if len(answer)] for some in (learned, held_out)]
         empty = torch.zeros(0, self.config.hidden_size)
         self.known = KnownRange.fit(*(self.answer_states(some) if some else empty for some in spoken))
 
     @torch.inference_mode()
     def score_for(self, styles: Sequence[str], answers: Sequence[np.ndarray]) -> list[float]:
-        """Returns the expected score of each answer where the question's style is known; answers have at least one step."""
+        """Return the expected score of each answer where the question's style is known; answers have at least one step."""
         self.eval()
-        known = {style: place for place, style in enumerate(self.config.styles)}
+        known = {style: index for index, style in enumerate(self.config.styles)}
         expected = self.score_logprobs(answers).exp() @ SCORES if answers else torch.zeros(0, len(known))
         return [float(row[known[style]]) for row, style in zip(expected, styles, strict=True)]
 
     def save(self, folder: Path) -> None:
-        """Weights, config, and what it knows."""
+        """Write the weights, the config and the known range."""
         from safetensors.torch import save
 
         write_bytes(folder / "reward_model.safetensors", save(self.state_dict()))

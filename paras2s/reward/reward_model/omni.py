@@ -57,13 +57,13 @@ class OmniScore:
 
 
 def audio_tokens(samples: int) -> int:
-    """Placeholders of a clip: 25 a second (transformers' own arithmetic, for A = ceil(samples / 160) mel frames)."""
+    """Return the number of a clip's placeholders: 25 a second (as transformers counts ceil(samples / 160) mel frames)."""
     frames = -(-samples // HOP)
     return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
 
 def mel_extractor() -> Any:
-    """Returns the thinker's own extractor of mel features."""
+    """Return the thinker's own extractor of mel features."""
     from transformers import WhisperFeatureExtractor
 
     made: Any = WhisperFeatureExtractor(feature_size=128, n_fft=400, hop_length=HOP, chunk_length=300)  # type: ignore[no-untyped-call]
@@ -84,17 +84,17 @@ def mel_features(extractor: Any, clips: Sequence[np.ndarray]) -> tuple[Tensor, T
 
 
 def prompt_text(template: str, clip_samples: dict[str, int]) -> str:
-    """Returns the full chat prompt, each placeholder of the template replaced by as many audio tokens as its clip has."""
+    """Return the full chat prompt, each placeholder of the template replaced by as many audio tokens as its clip has."""
 
     def audio(name: str) -> str:
         return f"{AUDIO_BOS}{AUDIO * audio_tokens(clip_samples[name])}{AUDIO_EOS}"
 
-    user = PLACEHOLDER.sub(lambda found: audio(found.group(1)), template)
+    user = PLACEHOLDER.sub(lambda match: audio(match.group(1)), template)
     return f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{user}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
-    """The settings that a stored adapter was trained with, also of one that version 0.5 stored.
+    """Return the settings that a stored adapter was trained with, version 0.5's too.
 
     Raises:
         DataError: there are none.
@@ -106,10 +106,10 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
 
 
 def export_thinker(thinker: Any, tokenizer: Any, folder: Path) -> Any:
-    """Writes a thinker with its adapters merged in, laid out as vLLM reads it, and returns it so.
+    """Write a thinker with its adapters merged in, laid out as vLLM reads it, and return it so.
 
-    vLLM knows only the class of the full model, and drops what is not the thinker's: what is written is a full model without
-    its talker. Beside it stand the settings of the processor, of which only those of sound are used.
+    vLLM knows only the class of the full model, and drops what is not the thinker's: it writes a full model without
+    its talker. Beside it are the processor's settings; only those of sound are used.
     """
     from transformers import AutoTokenizer, Qwen2_5OmniConfig, Qwen2_5OmniForConditionalGeneration
 
@@ -121,7 +121,7 @@ def export_thinker(thinker: Any, tokenizer: Any, folder: Path) -> Any:
     model.thinker = merged
     model.to(next(merged.parameters()).dtype).save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
-    # One that was not released with the processor has the tokens, but not by these names.
+    # A tokenizer that was not released with the processor has the tokens, but not by these names.
     named: Any = AutoTokenizer.from_pretrained(str(folder), extra_special_tokens=MEDIA_TOKENS)
     named.save_pretrained(str(folder))
     write_json(folder / "preprocessor_config.json", mel_extractor().to_dict() | PROCESSOR)
@@ -137,7 +137,7 @@ class OmniRewardModel:
         self.thinker, self.tokenizer, self.config = thinker, tokenizer, config
         self.features = mel_extractor()
         self.template = read_prompt("omni", config.prompts)
-        self.order = [found.group(1) for found in PLACEHOLDER.finditer(self.template)]
+        self.order = [match.group(1) for match in PLACEHOLDER.finditer(self.template)]
         if sorted(self.order) != ["answer", "question"]:
             raise JudgeError(f"prompt 'omni' must hold {{{{question}}}} and {{{{answer}}}} once each, it holds {self.order}")
         self.digit_ids = [self._single(digit) for digit in DIGITS]
@@ -150,7 +150,7 @@ class OmniRewardModel:
 
     @classmethod
     def pretrained(cls, config: OmniConfig, adapter: Path | None = None) -> OmniRewardModel:
-        """The thinker of `config.model`, with a trained adapter if there is one.
+        """Load the thinker of `config.model`, with a trained adapter if there is one.
 
         Raises:
             JudgeError: the weights, the tokenizer or the adapter are not here.
@@ -213,7 +213,7 @@ class OmniRewardModel:
         return next(self.thinker.parameters()).dtype
 
     def next_logits(self, pairs: Sequence[SpokenPair]) -> Tensor:
-        """Logits [N, V] of the token after the prompt.
+        """Return the logits [N, V] of the token after the prompt.
 
         The thinker's own forward would build logits [N, L, V]; only the last place is needed.
         """
@@ -226,7 +226,7 @@ class OmniRewardModel:
 
     @torch.inference_mode()
     def score(self, pairs: Sequence[SpokenPair]) -> list[OmniScore]:
-        """Scores of all pairs, `batch_size` at a time."""
+        """Score of all pairs, `batch_size` at a time."""
         self.thinker.eval()
         scores = []
         for start in range(0, len(pairs), self.config.batch_size):
@@ -246,28 +246,28 @@ class OmniRewardModel:
         return self.thinker.get_base_model() if hasattr(self.thinker, "get_base_model") else self.thinker
 
     def trainable(self) -> dict[str, Tensor]:
-        """Parameters that learn, by name."""
+        """Return the parameters that learn, by name."""
         return {name: parameter for name, parameter in self.thinker.named_parameters() if parameter.requires_grad}
 
     def add_lora(self) -> None:
-        """Adapters on the language model alone; everything else is frozen."""
+        """Add adapters to the language model alone; everything else is frozen."""
         from peft import LoraConfig, get_peft_model
 
         lora = LoraConfig(r=self.config.lora_rank, lora_alpha=self.config.lora_alpha, target_modules=LORA_TARGETS)
         self.thinker = get_peft_model(self.thinker, lora)
 
     def loss(self, pairs: Sequence[SpokenPair], scores: Sequence[int]) -> Tensor:
-        """Cross entropy of the digit over the full vocabulary, so that mass leaves all tokens that are no digit."""
-        wanted = torch.tensor([self.digit_ids[score - 1] for score in scores], device=self.device)
-        return torch.nn.functional.cross_entropy(self.next_logits(pairs), wanted)
+        """Return the digit's cross entropy over the full vocabulary, so that mass leaves all tokens that are no digit."""
+        labels = torch.tensor([self.digit_ids[score - 1] for score in scores], device=self.device)
+        return torch.nn.functional.cross_entropy(self.next_logits(pairs), labels)
 
     def save_adapter(self, folder: Path) -> None:
-        """The adapter as peft writes it, and the settings it was trained with."""
+        """Write the adapter as peft does, and the settings it was trained with."""
         self.thinker.save_pretrained(str(folder))
         write_json(folder / "omni.json", self.config.model_dump(mode="json"))
 
     def export(self, folder: Path) -> None:
-        """The model with its adapter merged in, laid out as vLLM reads it; see `omni_vllm`."""
+        """Write the model with its adapter merged in, laid out as vLLM reads it; see `omni_vllm`."""
         # Merging changes the weights under the adapter's feet.
         self.thinker = export_thinker(self.thinker, self.tokenizer, folder)
 

@@ -30,7 +30,7 @@ class OmniTraining:
         self.optimiser = torch.optim.AdamW(self._learning, lr=model.config.lr, weight_decay=0.0)
 
     def step(self, number: int) -> float:
-        """One update; returns the loss, the mean over the batch.
+        """Make one update; return the loss, the mean over the batch.
 
         Raises:
             JudgeError: the loss is not finite.

@@ -27,14 +27,14 @@ def score_of(logprobs: dict[str, float] | None) -> OmniScore:
         JudgeError: one of the five digits is missing: then the others are no distribution.
     """
     # As they are: the server also gives the token it sampled, which may be " 5" or a line break and a 5.
-    found = logprobs or {}
-    if missing := [digit for digit in DIGITS if digit not in found]:
+    present = logprobs or {}
+    if missing := [digit for digit in DIGITS if digit not in present]:
         raise JudgeError(f"the server gave no log-probability of {', '.join(missing)}; it must know logprob_token_ids (vLLM)")
-    shares = [math.exp(found[digit]) for digit in DIGITS]
+    shares = [math.exp(present[digit]) for digit in DIGITS]
     mass = sum(shares)
     if not 0 < mass < math.inf:
         raise JudgeError(f"the digits' probabilities sum to {mass}")
-    best = max(range(len(DIGITS)), key=lambda place: shares[place])
+    best = max(range(len(DIGITS)), key=lambda index: shares[index])
     return OmniScore(sum(int(d) * share for d, share in zip(DIGITS, shares, strict=True)) / mass, best + 1, mass)
 
 
@@ -49,7 +49,7 @@ class ServedOmni:
         self._template = read_prompt("omni", config.prompts)
 
     def request(self, pair: SpokenPair) -> Request:
-        """The template's text and clips as parts of one message.
+        """Return the template's text and clips as parts of one message.
 
         Raises:
             JudgeError: a clip is longer than `max_audio_s`.
@@ -60,22 +60,22 @@ class ServedOmni:
                 raise JudgeError(f"the {name} lasts {clip.duration_s:.0f} s, at most {self.config.max_audio_s:.0f} s are read")
         parts: list[str | Audio] = []
         end = 0
-        for found in PLACEHOLDER.finditer(self._template):
-            clip = clips[found.group(1)]
-            parts += [self._template[end : found.start()], Audio(encode_clip(clip), clip.duration_s)]
-            end = found.end()
+        for match in PLACEHOLDER.finditer(self._template):
+            clip = clips[match.group(1)]
+            parts += [self._template[end : match.start()], Audio(encode_clip(clip), clip.duration_s)]
+            end = match.end()
         messages = (Message("system", (SYSTEM,)), Message("user", (*parts, self._template[end:])))
         return Request(messages, token_ids=self.config.digit_ids)
 
     def score_each(self, pairs: Sequence[SpokenPair]) -> list[OmniScore | Unscored]:
-        """Scores pairs, in order; a pair that cannot be scored is Unscored and does not affect the others.
+        """Score pairs, in order; a pair that cannot be scored is Unscored and does not affect the others.
 
         Raises:
             BudgetError: the budget ended.
         """
         requests = [self._request_or_reason(pair) for pair in pairs]
-        replies = iter(self.client.complete_all([one for one in requests if isinstance(one, Request)]))
-        return [one if isinstance(one, Unscored) else self._read(next(replies)) for one in requests]
+        replies = iter(self.client.complete_all([request for request in requests if isinstance(request, Request)]))
+        return [request if isinstance(request, Unscored) else self._read(next(replies)) for request in requests]
 
     def _request_or_reason(self, pair: SpokenPair) -> Request | Unscored:
         try:

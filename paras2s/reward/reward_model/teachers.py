@@ -41,7 +41,7 @@ class TeacherRequest:
 @dataclass(frozen=True)
 class Cost:
     """Calls and USD: at most, before teaching; after it, the calls of this run and what all verdicts cost, whenever they were
-    paid for. USD is None where no price is known.
+    paid for. USD is None if no price is known.
     """
 
     calls: int
@@ -60,14 +60,14 @@ class Teacher(Protocol):
         """Whether scores cost neither calls nor money."""
 
     def scores(self, requests: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
-        """In order.
+        """Score the answers, in order.
 
         Raises:
             JudgeError: it failed on more answers than it may. BudgetError: the budget ended; a later run goes on from there.
         """
 
     def cost(self, requests: Sequence[TeacherRequest]) -> Cost:
-        """Returns the cost at most, before any call."""
+        """Return the cost at most, before any call."""
 
     @property
     def spent(self) -> Cost:
@@ -98,7 +98,7 @@ class JudgeTeacher:
         """Score answers chunk by chunk; replies are cached as they come, so a stopped run repeats no call."""
         if isinstance(self._judge, RubricJudge):
             return self._by_rubric(self._judge, requests, on_progress)
-        found: list[Scores | Unscored] = []
+        scores: list[Scores | Unscored] = []
         for start in range(0, len(requests), CHUNK_ANSWERS):
             chunk = requests[start : start + CHUNK_ANSWERS]
             judged = self._judge.score_batch([self._exchange(request) for request in chunk])
@@ -106,21 +106,21 @@ class JudgeTeacher:
                 if isinstance(verdict, BudgetError):
                     raise verdict
                 self._count(verdict)
-                found.append({request.style: verdict.score} if isinstance(verdict, Verdict) else verdict)
-            on_progress(len(found), len(requests))
+                scores.append({request.style: verdict.score} if isinstance(verdict, Verdict) else verdict)
+            on_progress(len(scores), len(requests))
             if self._judged >= FEW_ANSWERS and self._failed > self._most * self._judged:
                 raise JudgeError(
                     f"{self.name} scored none of {self._failed} in {self._judged} answers, more than "
                     f"distill.max_unscored_share allows (the last: {self._last_failure}); fix the judge and run again, its "
                     "replies are cached"
                 )
-        return found
+        return scores
 
     def _by_rubric(
         self, rubric: RubricJudge, requests: Sequence[TeacherRequest], on_progress: Progress
     ) -> list[Scores | Unscored]:
         """Score every answer for every style; an answer that cannot be scored for its own style is Unscored."""
-        found: list[Scores | Unscored] = []
+        every: list[Scores | Unscored] = []
         blueprints = rubric.measure([request.answer for request in requests], on_progress)
         for request, blueprint in zip(requests, blueprints, strict=True):
             styles = dict.fromkeys((*self._styles, request.style))
@@ -128,9 +128,9 @@ class JudgeTeacher:
             exchanges = [Exchange(question, request.answer, blueprint=blueprint) for question in questions]
             verdicts = dict(zip(styles, rubric.score_batch(exchanges), strict=True))
             own = verdicts[request.style]
-            scores = {style: one.score for style, one in verdicts.items() if isinstance(one, Verdict)}
-            found.append(own if isinstance(own, Unscored) else scores)
-        return found
+            scores = {style: verdict.score for style, verdict in verdicts.items() if isinstance(verdict, Verdict)}
+            every.append(own if isinstance(own, Unscored) else scores)
+        return every
 
     def _count(self, verdict: Verdict | Unscored) -> None:
         self._judged += 1

@@ -34,7 +34,7 @@ PASSES = 4
 class ScoredAnswer:
     """One answer with the judge's score for every style of question; a style it could not score is missing.
 
-    `question` indexes the question it was sampled for, None where it is another system's and answers none of these;
+    `question` indexes the question it was sampled for, None if another system's answer belongs to no question here;
     `scores` maps a style to 1..5; `codes` is [T, K].
     """
 
@@ -58,8 +58,8 @@ class PreferenceSet:
     def by_style(self) -> dict[str, list[int]]:
         """Places of the questions in each style."""
         places: dict[str, list[int]] = {}
-        for place, style in enumerate(self.styles):
-            places.setdefault(style, []).append(place)
+        for index, style in enumerate(self.styles):
+            places.setdefault(style, []).append(index)
         return places
 
     @cached_property
@@ -78,9 +78,9 @@ class PreferenceSet:
 
 
 def learned_codes(preferences: PreferenceSet, seed: int) -> list[np.ndarray]:
-    """Codes of what the reward model learned from: all answers, each once out of order in a taught way, the degenerate ones."""
+    """Return the codes that the reward model learned from: all answers, each also in a taught disorder; degenerate clips."""
     rng = np.random.default_rng([seed, Stream.REWARD_DISORDER])
-    answers = [one.codes for one in preferences.answers]
+    answers = [answer.codes for answer in preferences.answers]
     mixed = [disordered(TAUGHT[int(rng.integers(len(TAUGHT)))], codes, rng) for codes in answers if len(codes) >= FEWEST_STEPS]
     return [*answers, *mixed, *preferences.degenerate]
 
@@ -138,12 +138,12 @@ def draw_batch(preferences: PreferenceSet, names: Sequence[str], size: int, rng:
     )
 
 
-def _with_other_words(preferences: PreferenceSet, place: int, rng: np.random.Generator) -> EncodedQuestion:
-    """A question, more often than not with the words of another one in the same style."""
-    question = preferences.questions[place]
+def _with_other_words(preferences: PreferenceSet, index: int, rng: np.random.Generator) -> EncodedQuestion:
+    """Return a question, more often than not with the words of another question in the same style."""
+    question = preferences.questions[index]
     if rng.random() >= CROSSED_WORDS or not question.words_dim:
         return question
-    alike = preferences.by_style[preferences.styles[place]]
+    alike = preferences.by_style[preferences.styles[index]]
     other = preferences.questions[alike[int(rng.integers(len(alike)))]]
     features = question.features.copy()
     features[:, -question.words_dim :] = other.features[0, -question.words_dim :]
@@ -151,7 +151,7 @@ def _with_other_words(preferences: PreferenceSet, place: int, rng: np.random.Gen
 
 
 def _augment(question: EncodedQuestion, hide_codes: bool, rng: np.random.Generator) -> EncodedQuestion:
-    """Adds noise to a question, and may hide its codes, so that the model learns the style and not which clip it is."""
+    """Add noise to a question, and may hide its codes, so that the model learns the style and not which clip it is."""
     width = question.features.shape[1]
     # Words are few hundred points in hundreds of dimensions: without noise as large as they are, each is memorised.
     size = np.where(np.arange(width) < width - question.words_dim, PROSODY_NOISE, WORDS_NOISE).astype(np.float32)
@@ -172,7 +172,7 @@ def _rows_of(batch: Batch, rows: list[int]) -> Batch:
 
 
 def batch_loss(model: RewardModel, batch: Batch, total: Batch, noise: torch.Generator | None) -> torch.Tensor:
-    """Cross entropy of the score, plus that of its two parts: the style, and the answer's score for every style.
+    """Return the cross entropy of the score, plus that of its two parts: the style, and the answer's score for every style.
 
     The losses of the parts of a `total` batch add up to its loss.
     """
@@ -207,8 +207,8 @@ def train_reward_model(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, config.lr, total_steps=config.steps, pct_start=0.1)
     rng = np.random.default_rng([seed, Stream.REWARD_ORDER])
     noises = [
-        torch.Generator().manual_seed(int(one))
-        for one in np.random.SeedSequence([seed, Stream.REWARD_NOISE]).generate_state(PASSES)
+        torch.Generator().manual_seed(int(state))
+        for state in np.random.SeedSequence([seed, Stream.REWARD_NOISE]).generate_state(PASSES)
     ]
     model.train()
 
@@ -230,7 +230,7 @@ def train_reward_model(
 
 
 def fit_baseline(known: Sequence[float], scores: Sequence[float], queries: Sequence[float]) -> list[float]:
-    """Predicts scores from one number for each answer, by a straight line; where the number never changes, by the commonest
+    """Predict scores from one number for each answer, by a straight line; where the number never changes, by the commonest
     score.
 
     Raises:
@@ -242,11 +242,11 @@ def fit_baseline(known: Sequence[float], scores: Sequence[float], queries: Seque
         values, counts = np.unique(np.asarray(scores), return_counts=True)
         return [float(values[np.argmax(counts)])] * len(queries)
     slope, start = np.polyfit(known, scores, 1)
-    return [float(slope * one + start) for one in queries]
+    return [float(slope * query + start) for query in queries]
 
 
 def agreement(predicted: Sequence[float], judged: Sequence[float]) -> dict[str, float | int | None]:
-    """Pearson and Spearman with the judge and the mean absolute error; correlations are None where a side is constant."""
+    """Return Pearson and Spearman with the judge and the mean absolute error; correlations are None if a side is constant."""
     from scipy import stats
 
     known = len(judged) > 2 and len(set(judged)) > 1 and len(set(predicted)) > 1

@@ -26,7 +26,7 @@ class RewardQuestion:
     """A question as rewards may know it, and no label of it. Made by the align stage.
 
     `encoded` is what the embedded reward model reads (None: it is not among the sources); `transcript` is by ASR; `style` by
-    a tone classifier (None: not wanted); `clip` is the sound's file.
+    a tone classifier (None: no source needs it); `clip` is the sound's file.
     """
 
     id: str
@@ -78,11 +78,11 @@ class RewardSource(Protocol):
         """Whether it reads the embedded codec's codes."""
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """Scores [B, G]."""
+        """Score [B, G]."""
 
 
 def on_scale(share: float) -> float:
-    """A share of success from 0 to 1 as a score from 1 to 5."""
+    """Return a share of success from 0 to 1 as a score from 1 to 5."""
     return LOWEST + (HIGHEST - LOWEST) * min(max(share, 0.0), 1.0)
 
 

@@ -39,7 +39,7 @@ STYLE_SOURCES = ("rubric", "llm", "pairwise")
 
 
 def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourceConfig]) -> Reward | Unscored:
-    """Returns the weighted mean of an answer's parts, each from 1 to 5.
+    """Return the weighted mean of an answer's parts, each from 1 to 5.
 
     A required source that could not score leaves the answer unscored. An optional one is left out, and the weights of the
     others count alone; all left out is unscored too.
@@ -75,7 +75,7 @@ class RewardSetup:
     refreshed: Path | None = None
 
     def needs(self, kind: str) -> bool:
-        """Whether a source of this kind is configured."""
+        """Return whether a source of this kind is configured."""
         return any(source.kind == kind for source in self.config.sources)
 
     @property
@@ -105,16 +105,16 @@ class CompositeReward:
         return any(source.needs_codes for source in self.sources)
 
     def score(self, groups: Sequence[Group]) -> list[list[Reward | Unscored]]:
-        """Returns rewards [B, G]."""
+        """Return rewards [B, G]."""
         measured = self._measured(groups)
         named = zip(self.setup.config.sources, self.sources, strict=True)
         scores = {config.key: source.score(measured) for config, source in named}
         return [
             [
-                combine({key: rows[place][number] for key, rows in scores.items()}, self.setup.config.sources)
+                combine({key: rows[index][number] for key, rows in scores.items()}, self.setup.config.sources)
                 for number in range(len(group.answers))
             ]
-            for place, group in enumerate(groups)
+            for index, group in enumerate(groups)
         ]
 
     def _measured(self, groups: Sequence[Group]) -> list[Group]:
@@ -172,7 +172,7 @@ def _pairwise(options: dict[str, Any], setup: RewardSetup) -> RewardSource:
 
 
 def _unisrm(options: dict[str, Any], setup: RewardSetup) -> RewardSource:
-    """A trained UniSRM: `judges` "pairs" compares the answers of a group (T4), "single" scores each one's quality (T2)."""
+    """Open a trained UniSRM: `judges` "pairs" compares a group's answers (T4), "single" scores each answer's quality (T2)."""
     name, judges = str(options.pop("judge", UNISRM)), options.pop("judges", "pairs")
     # Before a model of many gigabytes is read.
     try:
@@ -199,7 +199,7 @@ def _refuse(options: Mapping[str, Any]) -> None:
 
 
 def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni:
-    """Returns the model behind a server if `base_url` is given, else one of this process with an adapter."""
+    """Return the model behind a server if `base_url` is given, else one of this process with an adapter."""
     if "base_url" in options:
         called = {key: options.pop(key) for key in list(options) if key in LLMConfig.model_fields}
         return ServedOmni(OmniServedConfig.model_validate({"llm": {"model": OmniConfig().model, **called}, **options}))

@@ -28,10 +28,10 @@ class ModelSource:
     needs_codes = True
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """All answers in one batch; none where a clip is longer than the model reads, the answer is unlike all that the model
-        learned from, or the score is not finite.
+        """Score all answers in one batch; no score where a clip is longer than the model reads, an answer is unlike all that it
+        learned from, or a score is not finite.
         """
-        # A run with this source encodes every question, and every answer; one left out would give its score to the next.
+        # A run with this source encodes every question, and every answer; an omitted answer would give its score to the next.
         pairs = [
             (group.question.encoded, answer.codes)
             for group in groups
@@ -59,7 +59,7 @@ class WordErrorSource:
     needs_codes = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """One answer after the other."""
+        """Score the answers, each in its turn."""
         return [[self._one(answer) for answer in group.answers] for group in groups]
 
     def _one(self, answer: GivenAnswer) -> float | Unscored:
@@ -81,7 +81,7 @@ class QualitySource:
     needs_codes = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """One answer after the other."""
+        """Score the answers, each in its turn."""
         return [[self._one(answer) for answer in group.answers] for group in groups]
 
     def _one(self, answer: GivenAnswer) -> float | Unscored:
@@ -107,7 +107,7 @@ class LengthSource:
             raise ConfigError("reward.sources: length: target_steps must be at least 1")
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """One answer after the other."""
+        """Score the answers, each in its turn."""
         return [
             [on_scale(1.0 - abs(answer.steps - self.target_steps) / self.target_steps) for answer in group.answers]
             for group in groups

@@ -18,12 +18,12 @@ from paras2s.types import Unscored
 
 @dataclass(frozen=True)
 class InProcess:
-    """A model of this process; where a batch has a pair that cannot be read, it is halved until that one stands alone."""
+    """A model of this process; where a batch has a pair that cannot be read, the batch is halved until that pair is alone."""
 
     model: OmniRewardModel
 
     def score_each(self, pairs: Sequence[SpokenPair]) -> list[OmniScore | Unscored]:
-        """In order."""
+        """Score the answers, in order."""
         try:
             return list(self.model.score(pairs))
         except JudgeError as error:
@@ -44,7 +44,7 @@ class OmniSource:
     needs_codes = False
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """All answers together: a server fills its slots, and a model its batches, across groups."""
+        """Score all answers together: a server fills its slots, and a model its batches, across groups."""
         spoken: dict[tuple[int, int], SpokenPair] = {}
         for row, group in enumerate(groups):
             if group.question.clip is None:
@@ -53,24 +53,24 @@ class OmniSource:
             for number, answer in enumerate(group.answers):
                 if answer.clip is not None and len(answer.clip.samples):
                     spoken[row, number] = SpokenPair(question, answer.clip)
-        found = dict(zip(spoken, self.model.score_each(list(spoken.values())) if spoken else [], strict=True))
+        scores = dict(zip(spoken, self.model.score_each(list(spoken.values())) if spoken else [], strict=True))
         return [
-            [self._one(group, found.get((row, number))) for number in range(len(group.answers))]
+            [self._one(group, scores.get((row, number))) for number in range(len(group.answers))]
             for row, group in enumerate(groups)
         ]
 
-    def _one(self, group: Group, found: OmniScore | Unscored | None) -> float | Unscored:
-        if found is None:
+    def _one(self, group: Group, score: OmniScore | Unscored | None) -> float | Unscored:
+        if score is None:
             silent = "the question has no sound" if group.question.clip is None else "the answer has no sound"
             return Unscored(self.kind, silent)
-        return self._checked(found)
+        return self._checked(score)
 
-    def _checked(self, found: OmniScore | Unscored) -> float | Unscored:
-        if isinstance(found, Unscored):
-            return found
-        if not np.isfinite(found.expected):
-            return Unscored(self.kind, f"the score is {found.expected}")
-        if found.digit_mass < LOW_MASS:
-            mass = f"{found.digit_mass:.2f}"
+    def _checked(self, score: OmniScore | Unscored) -> float | Unscored:
+        if isinstance(score, Unscored):
+            return score
+        if not np.isfinite(score.expected):
+            return Unscored(self.kind, f"the score is {score.expected}")
+        if score.digit_mass < LOW_MASS:
+            mass = f"{score.digit_mass:.2f}"
             return Unscored(self.kind, f"only {mass} of the probability is on digits: the prompt is not understood")
-        return found.expected
+        return score.expected

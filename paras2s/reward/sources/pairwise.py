@@ -23,15 +23,15 @@ Rating = Literal["win_rate", "bradley_terry"]
 
 
 def swiss_round(playing: Sequence[int], results: Sequence[Result], drawn: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Pairs answers of similar standing that were not drawn together before; ties in standing go by number.
+    """Pair answers of similar points that were not paired before; ties in points go by number.
 
-    Of an odd number one answer sits out: of those with most games, the one that stands lowest.
+    If their number is odd, one answer sits out: among those with most games, the lowest in points.
     """
     points = dict.fromkeys(playing, 0.0)
     games = dict.fromkeys(playing, 0)
-    for one in results:
-        points[one.first] += one.points
-        points[one.second] += 1 - one.points
+    for result in results:
+        points[result.first] += result.points
+        points[result.second] += 1 - result.points
     for pair in drawn:
         for number in pair:
             games[number] += 1
@@ -50,11 +50,11 @@ def swiss_round(playing: Sequence[int], results: Sequence[Result], drawn: Sequen
 
 
 def win_rates(size: int, results: Sequence[Result]) -> list[float | None]:
-    """Returns the mean points of each answer over its games; None for one without a game."""
+    """Return the mean points of each answer over its games; None for one without a game."""
     points: list[list[float]] = [[] for _ in range(size)]
-    for one in results:
-        points[one.first].append(one.points)
-        points[one.second].append(1 - one.points)
+    for result in results:
+        points[result.first].append(result.points)
+        points[result.second].append(1 - result.points)
     return [float(np.mean(got)) if got else None for got in points]
 
 
@@ -85,7 +85,7 @@ class PairwiseSource:
             raise ConfigError("reward.sources: pairwise: rounds must be at least 1")
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """Returns scores [B, G]; an answer none of whose games could be judged is Unscored.
+        """Return scores [B, G]; an answer none of whose games could be judged is Unscored.
 
         Raises:
             BudgetError: the budget ended; a step with half its games would reward by chance.
@@ -104,7 +104,7 @@ class PairwiseSource:
         scores: list[Scores] = []
         for group, played, reason in zip(groups, results, why, strict=True):
             standing = STANDINGS[self.rating](len(group.answers), played)
-            scores.append([Unscored(self.kind, reason) if one is None else on_scale(one) for one in standing])
+            scores.append([Unscored(self.kind, reason) if rate is None else on_scale(rate) for rate in standing])
         return scores
 
     def _draw(
@@ -122,15 +122,15 @@ class PairwiseSource:
         results: list[list[Result]],
         why: list[str],
     ) -> None:
-        games = [(place, pair) for place, pairs in enumerate(drawn) for pair in pairs]
-        verdicts = self.judge.compare_batch([_pair(groups[place], pair) for place, pair in games])
-        for (place, (first, second)), verdict in zip(games, verdicts, strict=True):
+        games = [(index, pair) for index, pairs in enumerate(drawn) for pair in pairs]
+        verdicts = self.judge.compare_batch([_pair(groups[index], pair) for index, pair in games])
+        for (index, (first, second)), verdict in zip(games, verdicts, strict=True):
             if isinstance(verdict, BudgetError):
                 raise verdict
             if isinstance(verdict, Preference):
-                results[place].append(Result(first, second, verdict.points))
+                results[index].append(Result(first, second, verdict.points))
             else:
-                why[place] = verdict.reason
+                why[index] = verdict.reason
 
 
 def _pair(group: Group, pair: tuple[int, int]) -> Pair:

@@ -1,7 +1,7 @@
 """Figures of UniSRM-Bench: accuracy, correlation, both by dimension, and whether a judge depends on the sound at all.
 
-Pure functions of items and rows. Intervals are of 95 %, by a bootstrap over texts, whose items belong together. What has no
-judgement is left out of a figure and stays in `n_asked`. A tie is half right.
+Pure functions of items and rows. Intervals are of 95 %, by a bootstrap over texts, whose items belong together. An item
+without judgement is left out of a figure and stays in `n_asked`. A tie is half right.
 Alphabet: N items, R resamples, C clusters.
 """
 
@@ -84,9 +84,9 @@ def overall_correlation(items: Sequence[Item], rows: Mapping[str, BenchRow]) -> 
     return correlation(scores, [_label(item, -1) for item in items], [item.text_id for item in items])
 
 
-def _label(item: Item, place: int) -> float:
+def _label(item: Item, index: int) -> float:
     assert isinstance(item.record, QualityRecord)
-    return float(item.record.scores[place])
+    return float(item.record.scores[index])
 
 
 # Dimensions (Tables 3 to 6).
@@ -98,28 +98,28 @@ def by_dimension(items: Sequence[Item], rows: Mapping[str, BenchRow]) -> dict[st
         return {}
     task = TASKS[items[0].task]
     figures: dict[str, Figure] = {}
-    for place, key in enumerate(task.keys):
+    for index, key in enumerate(task.keys):
         given = [None if (row := rows.get(item.id)) is None else row.dimensions.get(key) for item in items]
         clusters = [item.text_id for item in items]
-        if not any(one is not None for one in given):
+        if not any(value is not None for value in given):
             figures[key] = Absent("the judge gives no dimensions")
         elif task.pairwise:
-            figures[key] = _signs(items, given, place)
+            figures[key] = _signs(items, given, index)
         elif any(len(item.record.scores) == 1 for item in items if isinstance(item.record, QualityRecord)):
             figures[key] = Absent("the labels have no aspects")
         else:
-            figures[key] = correlation(given, [_label(item, place) for item in items], clusters)
+            figures[key] = correlation(given, [_label(item, index) for item in items], clusters)
     return figures
 
 
-def _signs(items: Sequence[Item], given: Values, place: int) -> Figure:
+def _signs(items: Sequence[Item], given: Values, index: int) -> Figure:
     values: list[float | None] = []
     clusters = []
     for item, sign in zip(items, given, strict=True):
         assert isinstance(item.record, PairRecord)
         # A preference by people has no scores of dimensions.
         if item.record.sides is not None:
-            values.append(None if sign is None else float(sign == preferences(item.record)[place]))
+            values.append(None if sign is None else float(sign == preferences(item.record)[index]))
             clusters.append(item.text_id)
     return mean_share(values, clusters) if values else Absent("the labels have no dimensions")
 
@@ -139,10 +139,10 @@ def majority(items: Sequence[Item]) -> Figure:
 
 
 def order_consistency(items: Sequence[Item], own: Mapping[str, BenchRow], swapped: Mapping[str, BenchRow]) -> Figure:
-    """Return the share of pairs of which the same candidate is preferred in both orders."""
+    """Return the share of pairs whose preferred candidate is the same in both orders."""
     values = [
-        None if (one := own.get(item.id)) is None or (two := swapped.get(item.id)) is None or one.unscored or two.unscored
-        else float(one.better == two.better)
+        None if (first := own.get(item.id)) is None or (two := swapped.get(item.id)) is None or first.unscored or two.unscored
+        else float(first.better == two.better)
         for item in items
     ]  # fmt: skip
     return mean_share(values, [item.text_id for item in items])
@@ -168,7 +168,7 @@ def sound_test(items: Sequence[Item], own: Mapping[str, BenchRow], shuffled: Map
     """Test on the items that are judged in both ways. Of T2 the gain is in PCC; a score that never varies is deaf."""
     both = [
         item for item in items
-        if (one := own.get(item.id)) and (two := shuffled.get(item.id)) and one.unscored is None and two.unscored is None
+        if (first := own.get(item.id)) and (two := shuffled.get(item.id)) and first.unscored is None and two.unscored is None
     ]  # fmt: skip
     pairwise = bool(items) and TASKS[items[0].task].pairwise
     measure: Literal["ACC", "PCC"] = "ACC" if pairwise else "PCC"
@@ -199,6 +199,6 @@ def _correlation_gain(
     labels = np.array([_label(item, -1) for item in items])
     scores = [np.array([rows[item.id].overall for item in items], dtype=np.float64) for rows in (own, shuffled)]
     correlate: Callable[[np.ndarray], np.ndarray] = lambda weights: np.subtract(  # noqa: E731
-        *(np.nan_to_num(weighted_pearson(weights, one, labels)) for one in scores)
+        *(np.nan_to_num(weighted_pearson(weights, side, labels)) for side in scores)
     )
     return float(correlate(np.ones((1, len(items))))[0]), correlate(_resamples([item.text_id for item in items]))

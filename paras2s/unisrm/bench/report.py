@@ -42,8 +42,8 @@ class JudgeResult:
 
 def load_published() -> Json:
     """Return the paper's figures."""
-    found: Json = yaml.safe_load(resources.files("paras2s.unisrm.bench").joinpath("published.yaml").read_text())
-    return found
+    published: Json = yaml.safe_load(resources.files("paras2s.unisrm.bench").joinpath("published.yaml").read_text())
+    return published
 
 
 def bench_report(data: BenchData, results: Sequence[JudgeResult], limit: int | None = None) -> Json:
@@ -58,7 +58,7 @@ def bench_report(data: BenchData, results: Sequence[JudgeResult], limit: int | N
         "split": data.split,
         "items": {column: len(own) for column, own in items.items()},
         "majority": {column: figure_json(majority(own)) for column, own in items.items()},
-        "judges": {one.name: _judge(one, items) for one in results},
+        "judges": {result.name: _judge(result, items) for result in results},
         "published": load_published(),
     }
 
@@ -82,7 +82,7 @@ def _column(result: JudgeResult, column: Column, items: Sequence[Item]) -> Json:
     rows = {condition: {row.item: row for row in result.rows if row.condition == condition} for condition in CONDITIONS}
     own, rating = rows["own"], column in RATINGS
     test = sound_test(items, own, rows["shuffled"])
-    found: Json = {
+    figures: Json = {
         "acc": figure_json(accuracy(items, own)),
         "controls": {
             condition: figure_json(accuracy(items, rows[condition]))
@@ -96,8 +96,11 @@ def _column(result: JudgeResult, column: Column, items: Sequence[Item]) -> Json:
     }  # fmt: skip
     if rating:
         pcc = {condition: figure_json(overall_correlation(items, rows[condition])) for condition in CONDITIONS}
-        return found | {"pcc": pcc.pop("own"), "pcc_controls": {key: one for key, one in pcc.items() if key != "swapped"}}
-    return found | {"order_consistency": figure_json(order_consistency(items, own, rows["swapped"]))}
+        return figures | {
+            "pcc": pcc.pop("own"),
+            "pcc_controls": {key: figure for key, figure in pcc.items() if key != "swapped"},
+        }
+    return figures | {"order_consistency": figure_json(order_consistency(items, own, rows["swapped"]))}
 
 
 # As text.

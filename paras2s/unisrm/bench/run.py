@@ -44,7 +44,7 @@ class UniSRMBenchOptions:
     """The options of `bench unisrm`. `llm` is the YAML of the endpoint that scores groundedness; None: not scored.
 
     Raises:
-        ConfigError: no judge at all, or one that stands twice.
+        ConfigError: no judge at all, or a judge that occurs twice.
     """
 
     data: Path
@@ -63,7 +63,7 @@ class UniSRMBenchOptions:
         if not self.judges and not self.objective:
             raise ConfigError("--judge: name at least one, or leave --no-objective out")
         if len(set(self.judges)) < len(self.judges):
-            raise ConfigError("--judge: a judge stands twice")
+            raise ConfigError("--judge: a judge occurs twice")
         if self.overrides and len(self.judges) != 1:
             raise ConfigError("--set: changes the config of one judge; give one --judge, or a YAML of its own to each")
 
@@ -78,7 +78,7 @@ class UniSRMBenchResult:
 
 
 def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> UniSRMBenchResult:
-    """Judges, and writes verdicts, unisrm.json and unisrm.md.
+    """Judge, and write verdicts, unisrm.json and unisrm.md.
 
     Raises:
         ConfigError: a judge that cannot be opened. DataError: no items. StorageError: verdicts of another judge are there.
@@ -130,9 +130,9 @@ def _grounded(
     own = [row for row in rows if row.condition == "own" and row.unscored is None and "<think>" in row.reply]
     texts = {item.id: item.text_id for item in data.items}
     for task in TASKS:
-        if found := [row for row in own if row.task == task]:
+        if answered := [row for row in own if row.task == task]:
             try:
-                figures[task] = groundedness(found, texts, client)
+                figures[task] = groundedness(answered, texts, client)
             except BudgetError as error:
                 return figures | {task: Absent(str(error))}, error
     return figures, None
@@ -142,16 +142,16 @@ def judge_samples(
     judge: BenchJudge, samples: Sequence[Sample], data: BenchData, options: UniSRMBenchOptions,
     on_progress: Progress,
 ) -> tuple[list[BenchRow], BudgetError | None]:  # fmt: skip
-    """Judge what has no verdict yet; return the rows of these samples, and the budget's end.
+    """Judge samples without a verdict; return the rows of these samples, and the budget's end.
 
     Raises:
         StorageError: the file holds verdicts of another judge, another version or other items.
     """
     path = verdicts_path(options.out, judge.name)
     version = f"{judge.version}/{data.digest}"
-    there = load_rows(path) if path.is_file() else []
-    require_new(path, (f"{row.judge}/{row.version}" for row in there), [f"{judge.name}/{version}"])
-    known = {row.key: row for row in there}
+    existing = load_rows(path) if path.is_file() else []
+    require_new(path, (f"{row.judge}/{row.version}" for row in existing), [f"{judge.name}/{version}"])
+    known = {row.key: row for row in existing}
     done = {key for key, row in known.items() if row.unscored is None or not options.retry_unscored}
     keys = [(sample.item.id, sample.condition) for sample in samples]
     missing = [sample for sample, key in zip(samples, keys, strict=True) if key not in done]
@@ -180,7 +180,7 @@ def _judge_chunk(judge: BenchJudge, version: str, samples: Sequence[Sample], at:
             readable.append(sample)
         except AudioError as error:
             rows.append(row_of(sample, judge.name, version, NoJudgement(str(error))))
-    found = judge.judge(readable[0].item.task, readable, clips) if readable else []
-    for sample, one in zip(readable, found, strict=True):
-        rows.append(one if isinstance(one, BudgetError) else row_of(sample, judge.name, version, one))
+    outcomes = judge.judge(readable[0].item.task, readable, clips) if readable else []
+    for sample, outcome in zip(readable, outcomes, strict=True):
+        rows.append(outcome if isinstance(outcome, BudgetError) else row_of(sample, judge.name, version, outcome))
     return rows

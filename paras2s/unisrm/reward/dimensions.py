@@ -40,7 +40,7 @@ class DimensionScores:
 
     @property
     def better(self) -> Side | None:
-        """The clip with the higher total; None where they are equal (equation 3 gives those to B)."""
+        """The clip with the higher total; None if they are equal (equation 3 gives those to B)."""
         first, second = (side.total for side in self.sides)
         return None if first == second else "A" if first > second else "B"
 
@@ -67,14 +67,14 @@ class DimensionJudge:
         return f"{VERSION}-{key_of(settings)[:8]}"
 
     def score_pairs(self, items: Sequence[PairInputs], on_progress: Progress | None = None) -> list[Judged]:
-        """Scores of pairs, each given as its texts and its clips by name, in order; after the budget's end a BudgetError."""
+        """Score pairs, each given as its texts and its clips by name, in order; after the budget's end a BudgetError."""
         requests = [self._sent(*item) for item in items]
-        calls = [one for one in requests if isinstance(one, Request)]
+        calls = [request for request in requests if isinstance(request, Request)]
         replies = iter(self.client.complete_all(calls, on_progress, lambda reply: is_readable(reply, self._read)))
-        return [one if isinstance(one, Unscored) else self._judged(next(replies)) for one in requests]
+        return [request if isinstance(request, Unscored) else self._judged(next(replies)) for request in requests]
 
     def estimate(self, items: Sequence[tuple[Mapping[str, str], Mapping[str, float]]]) -> Bill:
-        """An upper estimate of the cost, of texts and the clips' lengths in seconds."""
+        """Return an upper estimate of the cost, of texts and the clips' lengths in seconds."""
         calls: list[Request | Unscored] = []
         for texts, lengths in items:
             sounds = {name: Audio(b"", length_s, self.config.audio.format) for name, length_s in lengths.items()}
@@ -93,7 +93,11 @@ class DimensionJudge:
             return Unscored(self.name, str(error))
 
     def _request(self, texts: Mapping[str, str], sounds: Mapping[str, Audio]) -> Request:
-        """Raises JudgeError: a text or a clip is missing, unknown, or too short."""
+        """Return the request for one pair.
+
+        Raises:
+            JudgeError: a text or a clip is missing, unknown, or too short.
+        """
         parts: list[str | Audio] = []
         samples = {name: int(sound.duration_s * RATE_HZ) for name, sound in sounds.items()}
         for before, name in user_parts(self.task.id, texts, samples):
@@ -115,8 +119,8 @@ class DimensionJudge:
 
 
 def json_format(task: Task) -> str:
-    """Returns the format of a reply in words."""
-    dimensions = ", ".join(f'"{one.key}": {{"explanation": "...", "score": SCORE}}' for one in task.dimensions)
+    """Return the format of a reply in words."""
+    dimensions = ", ".join(f'"{dimension.key}": {{"explanation": "...", "score": SCORE}}' for dimension in task.dimensions)
     return (
         "Reply with one JSON object and nothing else:\n"
         f'{{"speech_a": {{{dimensions}}}, "speech_b": {{the same keys}}, "summary": "...", "better": "A" or "B"}}\n'
@@ -126,7 +130,7 @@ def json_format(task: Task) -> str:
 
 
 def json_schema(task: Task) -> dict[str, Any]:
-    """Returns the JSON schema of a reply."""
+    """Return the JSON schema of a reply."""
     score = {"type": "integer", "enum": list(range(task.low, task.high + 1))}
     scored = _object({"explanation": {"type": "string"}, "score": score})
     side = _object({key: scored for key in task.keys})
@@ -140,18 +144,18 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_scores(task: Task, text: str) -> DimensionScores:
-    """Reads the scores of a reply.
+    """Read the scores of a reply.
 
     Raises:
         JudgeError: a key is missing, a score is no whole number of the range, words are missing, or several objects differ.
     """
     objects = verdict_objects(text, KEYS)
-    found = {key: agreed([one[key] for one in objects if key in one]) for key in KEYS}
-    first, second = (_side(task, SPEECH[side], found[SPEECH[side]]) for side in SIDES)
-    better = found["better"]
+    values = {key: agreed([verdict[key] for verdict in objects if key in verdict]) for key in KEYS}
+    first, second = (_side(task, SPEECH[side], values[SPEECH[side]]) for side in SIDES)
+    better = values["better"]
     if better not in SIDES:
         raise JudgeError(f"better: {better!r} is neither A nor B")
-    return DimensionScores((first, second), _words("summary", found["summary"]), better, text)
+    return DimensionScores((first, second), _words("summary", values["summary"]), better, text)
 
 
 def _side(task: Task, name: str, value: Any) -> SideScores:

@@ -39,7 +39,7 @@ class UniSRMJudge(Judge):
     scores_alone = False
 
     def __init__(self, config: UniSRMJudgeConfig, inputs: TaskInputs = TaskInputs(), calls: bool = True) -> None:
-        """Loads the model, or opens its endpoint.
+        """Load the model, or open its endpoint.
 
         Raises:
             JudgeError: the folder holds none. ConfigError: the task compares no pairs, or a setting of the endpoint is wrong.
@@ -53,20 +53,20 @@ class UniSRMJudge(Judge):
         self.prompt_hash = key_of(self.reader.systems[inputs.task])[:16]
 
     def read(self, task_id: TaskId, items: Sequence[Inputs], on_progress: Progress | None = None) -> list[Outcome]:
-        """Replies to items of one task, given as texts and clips; one that cannot be put to the model is Unscored."""
+        """Reply to items of one task, given as texts and clips; an item that cannot be put to the model is Unscored."""
         return self.reader.read(task_id, items, on_progress)
 
     def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
-        """The calls of each pair or answer; none of a model in this process."""
-        found: list[list[Request] | Unscored] = []
+        """Return the calls of each pair or answer; none of a model in this process."""
+        requests: list[list[Request] | Unscored] = []
         for item in items:
             calls = self.reader.requests(self.task_of(item), self._inputs(item))
-            refused = [one for one in calls if isinstance(one, Unscored)]
-            found.append(refused[0] if refused else [one for one in calls if isinstance(one, Request)])
-        return found
+            refused = [call for call in calls if isinstance(call, Unscored)]
+            requests.append(refused[0] if refused else [call for call in calls if isinstance(call, Request)])
+        return requests
 
     def task_of(self, item: Pair | Exchange) -> TaskId:
-        """The task of a pair, or of a single answer."""
+        """Return the task of a pair, or of a single answer."""
         return self.inputs.task if isinstance(item, Pair) else "T2"
 
     def _inputs(self, item: Pair | Exchange) -> list[Inputs]:
@@ -77,7 +77,7 @@ class UniSRMJudge(Judge):
     # Two clips.
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
-        """Compares pairs, in order, in both orders where the config says so."""
+        """Compare pairs, in order, in both orders where the config says so."""
         orders = 2 if self.config.both_orders else 1
         items = [item for pair in pairs for item in self._inputs(pair)]
         replies = self.read(self.inputs.task, items, on_progress)
@@ -92,21 +92,21 @@ class UniSRMJudge(Judge):
         return [(inputs.texts, {**clips, "speech_a": first, "speech_b": second}) for first, second in both]
 
     def _preference(self, outcomes: Sequence[Outcome]) -> Preferred:
-        if out_of_budget := [one for one in outcomes if isinstance(one, BudgetError)]:
+        if out_of_budget := [outcome for outcome in outcomes if isinstance(outcome, BudgetError)]:
             return out_of_budget[0]
         replies: list[Read] = []
         records: list[PairRecord] = []
-        for one in outcomes:
-            if not isinstance(one, Read):
-                return one
-            if not isinstance(one.record, PairRecord):
-                return self._malformed(one)
-            replies.append(one)
-            records.append(one.record)
+        for outcome in outcomes:
+            if not isinstance(outcome, Read):
+                return outcome
+            if not isinstance(outcome.record, PairRecord):
+                return self._malformed(outcome)
+            replies.append(outcome)
+            records.append(outcome.record)
         labels: list[PairLabel] = ["1" if record.better == "A" else "2" for record in records]
-        tokens = sum((one.tokens for one in replies), Tokens())
+        tokens = sum((reply.tokens for reply in replies), Tokens())
         # In the second order the pair's first clip is B.
-        votes = tuple(POINTS[label] if place == 0 else 1 - POINTS[label] for place, label in enumerate(labels))
+        votes = tuple(POINTS[label] if index == 0 else 1 - POINTS[label] for index, label in enumerate(labels))
         return Preference(
             judge=self.name,
             version=self.version,
@@ -119,67 +119,67 @@ class UniSRMJudge(Judge):
             spread=spread_of(votes),
             consistent=votes[0] == votes[1] if len(votes) == 2 else None,
             reason="\n---\n".join(pair_reason(self.inputs.task, record) for record in records),
-            reply="\n---\n".join(one.reply for one in replies),
+            reply="\n---\n".join(reply.reply for reply in replies),
             text_in_tokens=tokens.text_in,
             audio_in_tokens=tokens.audio_in,
             text_out_tokens=tokens.text_out,
             cost_usd=_total_usd(replies),
-            latency_s=sum(one.latency_s for one in replies),
+            latency_s=sum(reply.latency_s for reply in replies),
             cost_estimated=tokens.audio_estimated,
         )
 
     # One clip.
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Scores answers by T2: the overall quality of the clip, whatever was said before it."""
+        """Score answers by T2: the overall quality of the clip, whatever was said before it."""
         replies = self.read("T2", [item for exchange in exchanges for item in self._inputs(exchange)], on_progress)
-        return [self._verdict(one) for one in replies]
+        return [self._verdict(reply) for reply in replies]
 
-    def _verdict(self, one: Outcome) -> Scored:
-        if not isinstance(one, Read):
-            return one
-        if not isinstance(one.record, QualityRecord):
-            return self._malformed(one)
-        score, reason = one.record.scores[-1], quality_reason(one.record)
+    def _verdict(self, outcome: Outcome) -> Scored:
+        if not isinstance(outcome, Read):
+            return outcome
+        if not isinstance(outcome.record, QualityRecord):
+            return self._malformed(outcome)
+        score, reason = outcome.record.scores[-1], quality_reason(outcome.record)
         prompt = key_of(self.reader.systems["T2"])[:16]
         return Verdict(
-            self.name, self.version, prompt, score, reason, one.reply, one.cost_usd, one.latency_s,
-            cost_estimated=one.tokens.audio_estimated,
+            self.name, self.version, prompt, score, reason, outcome.reply, outcome.cost_usd, outcome.latency_s,
+            cost_estimated=outcome.tokens.audio_estimated,
         )  # fmt: skip
 
-    def _malformed(self, one: Read) -> Unscored:
-        assert isinstance(one.record, Malformed)
-        return Unscored(self.name, f"{one.record.reason}: {one.record.detail}", one.reply)
+    def _malformed(self, outcome: Read) -> Unscored:
+        assert isinstance(outcome.record, Malformed)
+        return Unscored(self.name, f"{outcome.record.reason}: {outcome.record.detail}", outcome.reply)
 
 
 def _total_usd(replies: Sequence[Read]) -> float | None:
-    known = [one.cost_usd for one in replies if one.cost_usd is not None]
+    known = [reply.cost_usd for reply in replies if reply.cost_usd is not None]
     return sum(known) if len(known) == len(replies) else None
 
 
 def pair_reason(task_id: TaskId, record: PairRecord) -> str:
-    """Returns a line for each dimension, with both scores and why, and the summary."""
+    """Return a line for each dimension, with both scores and why, and the summary."""
     if record.sides is None:
         return f"Speech {record.better} is better"
     first, second = record.sides
     task = TASKS[task_id]
     lines = [
-        f"{one.title}: {first.scores[n]:g} and {second.scores[n]:g} of {task.high} "
+        f"{dimension.title}: {first.scores[n]:g} and {second.scores[n]:g} of {task.high} "
         f"({first.explanations[n]}; {second.explanations[n]})"
-        for n, one in enumerate(task.dimensions)
+        for n, dimension in enumerate(task.dimensions)
     ]
     return "\n".join([*lines, record.summary])
 
 
 def quality_reason(record: QualityRecord) -> str:
-    """Returns the scores of T2's aspects in one line, its descriptions, and the paragraph about all of them."""
+    """Return the scores of T2's aspects in one line, its descriptions, and the paragraph about all of them."""
     scores = ", ".join(f"{key} {score:g}" for key, score in zip(TASKS["T2"].keys, record.scores, strict=True))
     described = [f"{name}: {text}" for name, text in zip(ASPECT_DESCRIPTIONS, record.descriptions, strict=False)]
     return "\n".join(line for line in (scores, *described, record.description) if line)
 
 
 def read_task_inputs(task_id: str, given: Mapping[str, str]) -> TaskInputs:
-    """Reads the inputs of a pairwise task from KEY=VALUE pairs: a text as it is, a clip from its file.
+    """Read the inputs of a pairwise task from KEY=VALUE pairs: a text as it is, a clip from its file.
 
     Raises:
         ConfigError: no such task, an input that it does not take, or a text that it lacks. AudioError: a clip cannot be read.
@@ -189,10 +189,10 @@ def read_task_inputs(task_id: str, given: Mapping[str, str]) -> TaskInputs:
         raise ConfigError(f"--task {task_id}: of two clips a UniSRM judges {', '.join(pairwise)}")
     task = pairwise[task_id]
     clips = {name for name in given if name in task.clips or ("history" in task.clips and HISTORY.fullmatch(name))}
-    wanted = (*task.texts, *("history_1, history_2 ..." if name == "history" else name for name in task.clips))
+    options = (*task.texts, *("history_1, history_2 ..." if name == "history" else name for name in task.clips))
     missing = [name for name in task.texts if name not in given]
     if (unknown := sorted(set(given) - set(task.texts) - clips)) or missing:
         wrong = f"got {unknown[0]}" if unknown else f"{missing[0]} is missing"
-        raise ConfigError(f"--input: {task_id} takes {', '.join(wanted)}; {wrong}")
+        raise ConfigError(f"--input: {task_id} takes {', '.join(options)}; {wrong}")
     texts = {name: given[name] for name in task.texts}
     return TaskInputs(task.id, texts, {name: as_clip(given[name]) for name in sorted(clips)})

@@ -125,7 +125,7 @@ BAD_PAIRS = [
     ("somos", [a_row(label="tie")], "pairs.csv:2: label: 'tie' is not one of 1, 2"),
     ("somos", [a_row(label="same")], "pairs.csv:2: label: 'same'"),
     ("speaker_identity", [a_row(label="1")], "pairs.csv:2: label: '1' is not one of same, different"),
-    ("somos", [a_row(), a_row()], "pairs.csv:3: audio1_path: the pair a.wav | b.wav stands twice"),
+    ("somos", [a_row(), a_row()], "pairs.csv:3: audio1_path: the pair a.wav | b.wav occurs twice"),
     ("somos", [a_row(), a_row(audio1_path="b.wav", audio2_path="a.wav")], "pairs.csv:3: audio1_path: the pair b.wav | a.wav"),
     ("somos", [a_row(audio2_path="a.wav")], "pairs.csv:2: audio2_path: is audio1_path once more"),
     ("somos", [a_row(audio2_path="")], "pairs.csv:2: audio2_path: Field required"),
@@ -157,7 +157,7 @@ def test_bad_pairs_are_named_with_file_line_and_key(tmp_path, suite, rows, messa
         ("pairs.csv", "audio1_path,audio2_path,label\n", "pairs.csv: holds no pairs"),
         ("pairs.csv", "audio1_path,audio2_path,label\na,b\n", "pairs.csv:2: not as many values"),
         ("pairs.csv", "audio1_path,audio2_path,label\na,b,1,2\n", "pairs.csv:2: not as many values"),
-        ("pairs.csv", "audio1_path,audio1_path,label\na,b,1\n", "pairs.csv:1: a column stands twice"),
+        ("pairs.csv", "audio1_path,audio1_path,label\na,b,1\n", "pairs.csv:1: a column occurs twice"),
     ],
 )
 def test_bad_files_are_named(tmp_path, name, text, message):

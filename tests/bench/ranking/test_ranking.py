@@ -455,7 +455,7 @@ def test_people_as_scores_and_as_comparisons(tmp_path) -> None:
         ("system,score\na,good\n", ":2: score: 'good' is not a number"),
         ("system,score\na,\n", ":2: score: '' is not a number"),
         ("system,score\na,nan\n", ":2: score: 'nan' is not finite"),
-        ("system,score\na,1\na,2\n", ":3: system: 'a' stands more than once"),
+        ("system,score\na,1\na,2\n", ":3: system: 'a' occurs more than once"),
         ("system,score\n,1\n", ":2: system: '' is no name"),
         ("system,score\na,1,2\n", ":2: 3 values in 2 columns"),
         ("system,score,n\na,1,2\n", ":1: column 'n' is not read"),

@@ -105,7 +105,7 @@ def test_options_are_found_on_one_line_and_reasoning_has_a_letter_or_yes_and_no(
         ("alpacaeval", ["[1]"], ":1: expected an object"),
         ("alpacaeval", ['{"response": "x"}'], ":1: prompt: is missing"),
         ("alpacaeval", ['{"prompt": " "}'], ":1: prompt: expected text, found ' '"),
-        ("alpacaeval", ['{"prompt": "x", "id": 1}', '{"prompt": "y", "id": "1"}'], ":2: id: '1' stands more than once"),
+        ("alpacaeval", ['{"prompt": "x", "id": 1}', '{"prompt": "y", "id": "1"}'], ":2: id: '1' occurs more than once"),
         ("alpacaeval", ['{"prompt": "x", "id": null}'], ":1: id: None is not a name"),
         ("alpacaeval", [""], "holds no items"),
         ("sd-qa", ['{"prompt": "x"}'], ":1: reference: is missing"),
@@ -328,7 +328,7 @@ def test_a_missing_transcript_is_unscored_and_an_empty_one_is_an_answer() -> Non
 def test_transcripts_of_nobody_and_items_twice_are_refused() -> None:
     with pytest.raises(DataError, match="'z' belongs to no item"):
         score_voicebench(suite(), {"z": "x"}, None)
-    with pytest.raises(DataError, match="stands more than once"):
+    with pytest.raises(DataError, match="occurs more than once"):
         score_voicebench([*suite(), *suite()], GOLD, None)
 
 

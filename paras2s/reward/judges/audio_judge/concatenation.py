@@ -65,14 +65,14 @@ class Signals(Protocol):
     """Renders the sound that announces a segment."""
 
     def render(self, boundary: Boundary, number: int | None) -> Clip | None:
-        """Returns the signal, or None for silence alone. `number` is the number of an example, from 1."""
+        """Return the signal, or None for silence alone. `number` is the number of an example, from 1."""
 
 
 class NoSignals:
     """Renders no signals; silence alone separates the segments."""
 
     def render(self, boundary: Boundary, number: int | None) -> Clip | None:
-        """Returns None."""
+        """Return None."""
         return None
 
 
@@ -83,7 +83,7 @@ class ToneSignals:
         self.sample_rate_hz = sample_rate_hz
 
     def render(self, boundary: Boundary, number: int | None) -> Clip | None:
-        """Returns sine beeps with faded edges."""
+        """Return sine beeps with faded edges."""
         rate_hz = self.sample_rate_hz
         time_s = np.arange(round(BEEP_S * rate_hz)) / rate_hz
         edge = np.clip(np.minimum(time_s, BEEP_S - time_s) / BEEP_FADE_S, 0.0, 1.0)
@@ -102,7 +102,7 @@ class SpokenSignals:
         self._known: dict[str, Clip] = {}
 
     def render(self, boundary: Boundary, number: int | None) -> Clip | None:
-        """Returns the spoken words, from the cache where they are there."""
+        """Return the spoken words, from the cache if they are in it."""
         text = WORDS[boundary] if number is None else f"{WORDS[boundary]} {number}."
         if text not in self._known:
             name = hashlib.sha256(f"{SIGNALS_VERSION}\0{text}".encode()).hexdigest()[:16]
@@ -114,7 +114,7 @@ class SpokenSignals:
 
 
 def make_signals(kind: Literal["spoken", "tone", "none"], sample_rate_hz: int, cache_dir: Path, voice: Speak | None) -> Signals:
-    """Returns the signals of this kind.
+    """Return the signals of this kind.
 
     Raises:
         ConfigError: spoken signals without a voice.
@@ -146,7 +146,7 @@ class Segment:
 
 
 def join(segments: Iterable[Segment], signals: Signals, silence_s: float, sample_rate_hz: int) -> Joined:
-    """Concatenates all segments, each after its signal, with silence between any two sounds."""
+    """Concatenate all segments, each after its signal, with silence between any two sounds."""
     sounds: list[tuple[str, Clip]] = []
     for segment in segments:
         signal = signals.render(segment.boundary, segment.number)
@@ -156,14 +156,14 @@ def join(segments: Iterable[Segment], signals: Signals, silence_s: float, sample
             sounds.append((segment.name, segment.clip))
     parts: list[np.ndarray] = []
     marks: list[Mark] = []
-    place = 0
+    start = 0
     silence = np.zeros(round(silence_s * sample_rate_hz), dtype=np.float32)
     for name, clip in sounds:
         if parts:
             parts.append(silence)
-            place += len(silence)
+            start += len(silence)
         samples = clip.at(sample_rate_hz).samples
         parts.append(samples)
-        marks.append(Mark(name, place / sample_rate_hz, (place + len(samples)) / sample_rate_hz))
-        place += len(samples)
+        marks.append(Mark(name, start / sample_rate_hz, (start + len(samples)) / sample_rate_hz))
+        start += len(samples)
     return Joined(Clip(np.concatenate(parts), sample_rate_hz), tuple(marks))

@@ -14,7 +14,7 @@ from paras2s.utils.io import write_bytes, write_json
 
 
 def write_dump(folder: Path, task: str, orders: Sequence[JudgeRequest]) -> None:
-    """Writes a folder for each order of a task: messages.json with every text, and the recordings with their segments.
+    """Write a folder for each order of a task: messages.json with every text, and the recordings with their segments.
 
     Raises:
         StorageError: a file cannot be written.
@@ -22,7 +22,7 @@ def write_dump(folder: Path, task: str, orders: Sequence[JudgeRequest]) -> None:
     for old in (folder / task).glob("order-*"):
         shutil.rmtree(old)
     for number, request in enumerate(orders, 1):
-        place = folder / task / f"order-{number}"
+        target = folder / task / f"order-{number}"
         messages, marks, count = [], iter(request.marks), 0
         for message in request.messages:
             content: list[Any] = []
@@ -30,10 +30,10 @@ def write_dump(folder: Path, task: str, orders: Sequence[JudgeRequest]) -> None:
                 if isinstance(part, Audio):
                     count += 1
                     name = f"audio-{count}.{part.format}"
-                    write_bytes(place / name, part.data)
+                    write_bytes(target / name, part.data)
                     segments = [to_json(mark) for mark in next(marks)]
                     content.append({"audio": name, "duration_s": part.duration_s, "segments": segments})
                 else:
                     content.append(part)
             messages.append({"role": message.role, "content": content})
-        write_json(place / "messages.json", messages)
+        write_json(target / "messages.json", messages)

@@ -21,7 +21,7 @@ RULE_VERSION = 2
 
 
 def require_preferences(judges: Sequence[AudioJudge]) -> Sequence[AudioJudge]:
-    """Returns the judges if each of them prefers one of two answers.
+    """Return the judges if each of them prefers one of two answers.
 
     Raises:
         ConfigError: a judge scores single clips, or matches two: a match is no win of the first one.
@@ -33,7 +33,7 @@ def require_preferences(judges: Sequence[AudioJudge]) -> Sequence[AudioJudge]:
 
 
 def combine_tasks(judges: Sequence[AudioJudge]) -> Judge:
-    """Returns the judges of one config as one judge: by the config's rule where there are several."""
+    """Return the judges of one config as one judge: by the config's rule where there are several."""
     if len(judges) == 1:
         return judges[0]
     config = judges[0].config
@@ -61,20 +61,23 @@ class EnsembleJudge(Judge):
         self.version = key_of([RULE_VERSION, rule.model_dump(), [[judge.version, judge.prompt.hash] for judge in judges]])[:8]
 
     def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
-        """Returns the calls of all aspects for each item."""
+        """Return the calls of all aspects for each item."""
         made: list[list[Request] | Unscored] = []
         for by_aspect in zip(*(judge.requests(items) for judge in self.judges), strict=True):
-            calls = [call for one in by_aspect if isinstance(one, list) for call in one]
-            failed = [one for one in by_aspect if isinstance(one, Unscored)]
+            calls = [call for request in by_aspect if isinstance(request, list) for call in request]
+            failed = [request for request in by_aspect if isinstance(request, Unscored)]
             made.append(failed[0] if failed and not calls else calls)
         return made
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
-        """Compares pairs by the combined verdict."""
-        return [one if isinstance(one, BudgetError) else one.overall for one in self.judge_aspects(pairs, on_progress)]
+        """Compare pairs by the combined verdict."""
+        return [
+            verdicts if isinstance(verdicts, BudgetError) else verdicts.overall
+            for verdicts in self.judge_aspects(pairs, on_progress)
+        ]
 
     def judge_aspects(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[AspectVerdicts | BudgetError]:
-        """Judges pairs in every aspect, in order."""
+        """Judge pairs in every aspect, in order."""
         rate_hz = self.judges[0].config.audio.sample_rate_hz
         pairs = [cast(Pair, at_rate(pair, rate_hz)) for pair in pairs]
         total, by_judge = len(pairs) * len(self.judges), []
@@ -87,7 +90,7 @@ class EnsembleJudge(Judge):
                     on_progress(done + (now * len(pairs) // of if of else 0), total)
 
             by_judge.append(judge.compare_batch(pairs, at))
-        return [self._aspect_verdicts(one) for one in zip(*by_judge, strict=True)]
+        return [self._aspect_verdicts(verdicts) for verdicts in zip(*by_judge, strict=True)]
 
     def _aspect_verdicts(self, verdicts: Sequence[Preferred]) -> AspectVerdicts | BudgetError:
         aspects: dict[str, Preference | Unscored] = {}
@@ -112,17 +115,18 @@ class EnsembleJudge(Judge):
         orders = range(len(next(iter(used.values())).order_labels))
         # The aspects' labels of one order at a time, as in the paper: the other order is another vote.
         by_order = tuple(
-            self.rule.fuse({name: cast(PairLabel, one.order_labels[order]) for name, one in used.items()}) for order in orders
+            self.rule.fuse({name: cast(PairLabel, verdict.order_labels[order]) for name, verdict in used.items()})
+            for order in orders
         )
         labels = [label if order == 0 else cast(PairLabel, swapped(label)) for order, label in enumerate(by_order)]
         votes = tuple(POINTS[label] for label in labels)
         every = list(aspects.values())
-        paid = [one for one in every if isinstance(one, Preference)]
-        costs = [one.cost_usd for one in paid if one.cost_usd is not None]
+        paid = [verdict for verdict in every if isinstance(verdict, Preference)]
+        costs = [verdict.cost_usd for verdict in paid if verdict.cost_usd is not None]
         return Preference(
             judge=self.name,
             version=self.version,
-            prompt_hash=key_of([one.prompt_hash for one in used.values()])[:16],
+            prompt_hash=key_of([verdict.prompt_hash for verdict in used.values()])[:16],
             task=ENSEMBLE,
             label=label_of(fmean(votes)),
             points=fmean(votes),
@@ -132,19 +136,19 @@ class EnsembleJudge(Judge):
             consistent=labels[0] == labels[1] if len(labels) == 2 else None,
             reason=_reason(used, lacking),
             reply="",
-            text_in_tokens=sum(one.text_in_tokens for one in paid),
-            audio_in_tokens=sum(one.audio_in_tokens for one in paid),
-            text_out_tokens=sum(one.text_out_tokens for one in paid),
+            text_in_tokens=sum(verdict.text_in_tokens for verdict in paid),
+            audio_in_tokens=sum(verdict.audio_in_tokens for verdict in paid),
+            text_out_tokens=sum(verdict.text_out_tokens for verdict in paid),
             cost_usd=sum(costs) if len(costs) == len(every) else None,
-            latency_s=sum(one.latency_s for one in paid),
-            cost_estimated=any(one.cost_estimated for one in paid),
+            latency_s=sum(verdict.latency_s for verdict in paid),
+            cost_estimated=any(verdict.cost_estimated for verdict in paid),
         )
 
 
 def _reason(used: Mapping[str, Preference], lacking: Mapping[str, Unscored]) -> str:
-    """The aspects' labels, and where one has no verdict how many voted and why it did not."""
-    labels = "; ".join(f"{name}: {one.label}" for name, one in used.items())
+    """Return the aspects' labels, and where one has no verdict how many voted and why it did not."""
+    labels = "; ".join(f"{name}: {verdict.label}" for name, verdict in used.items())
     if not lacking:
         return labels
-    why = "; ".join(f"{name}: unscored ({one.reason})" for name, one in lacking.items())
+    why = "; ".join(f"{name}: unscored ({verdict.reason})" for name, verdict in lacking.items())
     return f"{labels}; {why}; {len(used)} of {len(used) + len(lacking)} aspects voted"

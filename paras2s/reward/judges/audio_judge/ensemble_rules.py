@@ -32,7 +32,7 @@ class EnsembleRule(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> EnsembleRule:
         if len(set(self.aspects)) < len(self.aspects):
-            raise ValueError("aspects: one stands twice")
+            raise ValueError("aspects: one occurs twice")
         if strange := sorted(set(self.weights) - set(self.aspects)):
             raise ValueError(f"weights: {strange[0]!r} is not among the aspects")
         if any(weight <= 0 for weight in self.weights.values()):
@@ -42,7 +42,7 @@ class EnsembleRule(BaseModel):
         return self
 
     def points(self, labels: Mapping[str, PairLabel]) -> float:
-        """Returns the points of the first answer, 0 to 1, by the aspects that have a label, as the paper's authors count.
+        """Return the points of the first answer, 0 to 1, by the aspects that have a label, as the paper's authors count.
 
         Raises:
             DataError: no aspect has a label.
@@ -59,7 +59,7 @@ class EnsembleRule(BaseModel):
         return fmean([POINTS[labels[aspect]] for aspect in present], weights)
 
     def fuse(self, labels: Mapping[str, PairLabel]) -> PairLabel:
-        """Returns the overall label of one order of the pair.
+        """Return the overall label of one order of the pair.
 
         Raises:
             DataError: no aspect has a label.
@@ -67,7 +67,7 @@ class EnsembleRule(BaseModel):
         return label_of(self.points(labels), self.margin)
 
     def steps(self, labels: Mapping[str, PairLabel]) -> list[tuple[str, PairLabel]]:
-        """Each aspect's part in words, with its label, and last how they are decided, with the overall label.
+        """Return each aspect's part in words, with its label, and last how they are decided, with the overall label.
 
         Raises:
             DataError: no aspect has a label.
@@ -84,7 +84,7 @@ class EnsembleRule(BaseModel):
 
 
 def find_ensemble(name: str = DEFAULT_ENSEMBLE, path: Path | None = None) -> EnsembleRule:
-    """Finds a rule by name, among the shipped ones or in a user's file.
+    """Find a rule by name, among the shipped ones or in a user's file.
 
     Raises:
         ConfigError: the file holds no such rules, or there is none of that name.

@@ -32,7 +32,7 @@ class Example:
     task_inputs: Mapping[str, str] = field(default_factory=dict)
 
     def label_for(self, task: str) -> str:
-        """Returns the right verdict of a task.
+        """Return the right verdict of a task.
 
         Raises:
             DataError: there is none; an example without one teaches nothing.
@@ -80,7 +80,7 @@ class _Row(BaseModel):
 
 
 def load_examples(path: Path) -> list[Example]:
-    """Loads the examples of a file, in its order; clip paths are relative to the file.
+    """Load the examples of a file, in its order; clip paths are relative to the file.
 
     Raises:
         DataError: missing, a wrong row, or a clip that cannot be read; names the line.

@@ -45,7 +45,7 @@ class TranscriptCache:
         self._known: dict[str, str] = {}
 
     def __call__(self, clips: Sequence[Clip]) -> list[str]:
-        """Returns the words of each clip, "" where there are none."""
+        """Return the words of each clip, "" where there are none."""
         names = [clip.digest for clip in clips]
         for name, clip in zip(names, clips, strict=True):
             if name not in self._known:
@@ -89,13 +89,15 @@ class AudioJudge(Judge):
             raise ConfigError(f"shots: {config.shots} are to be shown, and there are {len(examples)} examples")
         chosen = examples[: config.shots]
         try:
-            self._builder = MessageBuilder(config, self.task, self.prompt, signals, [self._shown(one) for one in chosen])
+            self._builder = MessageBuilder(
+                config, self.task, self.prompt, signals, [self._shown(example) for example in chosen]
+            )
         except JudgeError as error:
             raise ConfigError(f"examples: {error}") from error
         self.version = self._version(chosen)
 
     def _version(self, examples: Sequence[Example]) -> str:
-        """Returns our version and a hash of all settings, besides the prompt, that may change a verdict."""
+        """Return our version and a hash of all settings, besides the prompt, that may change a verdict."""
         config, llm = self.config, self.config.llm
         layout = [config.strategy, config.signals, config.silence_s, config.transcripts, config.both_orders, config.samples]
         endpoint: list[Any] = [llm.base_url, llm.temperature, llm.top_p, llm.max_output_tokens, llm.seed, llm.structured]
@@ -114,14 +116,14 @@ class AudioJudge(Judge):
     # Two clips.
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
-        """Compares pairs, in order, in both orders where the config says so.
+        """Compare pairs, in order, in both orders where the config says so.
 
         Raises:
             JudgeError: this task is about single clips.
         """
         requests = self.requests(pairs)
         outcomes = self._complete(requests, on_progress)
-        return [one if isinstance(one, Unscored) else self._preference(one, outcomes) for one in requests]
+        return [request if isinstance(request, Unscored) else self._preference(request, outcomes) for request in requests]
 
     def _preference(self, requests: Sequence[Request], outcomes: Iterator[Outcome]) -> Preferred:
         own = [next(outcomes) for _ in requests]
@@ -135,16 +137,18 @@ class AudioJudge(Judge):
             if _too_few(order, size):
                 return Unscored(self.name, order.failed[0], text)
         votes = [
-            [points_of(vote if place == 0 else swapped(vote)) for vote in order.votes if not isinstance(vote, float)]
-            for place, order in enumerate(orders)
+            [points_of(vote if number == 0 else swapped(vote)) for vote in order.votes if not isinstance(vote, float)]
+            for number, order in enumerate(orders)
         ]
         try:
-            points = fmean([fmean(one) for one in votes])
+            points = fmean([fmean(order) for order in votes])
             label = self._label(points)
-            labels = [label_of(fmean(one)) if label_of(fmean(one)) == "tie" else self._label(fmean(one)) for one in votes]
+            labels = [
+                label_of(fmean(order)) if label_of(fmean(order)) == "tie" else self._label(fmean(order)) for order in votes
+            ]
         except DataError as error:
             return Unscored(self.name, str(error), text)
-        flat = tuple(vote for one in votes for vote in one)
+        flat = tuple(vote for order in votes for vote in order)
         tokens = sum((reply.tokens for reply in replies), Tokens())
         return Preference(
             judge=self.name,
@@ -153,7 +157,7 @@ class AudioJudge(Judge):
             task=self.task.name,
             label=label,
             points=points,
-            order_labels=tuple(one if place == 0 else swapped(one) for place, one in enumerate(labels)),
+            order_labels=tuple(label if number == 0 else swapped(label) for number, label in enumerate(labels)),
             votes=flat,
             spread=spread_of(flat),
             consistent=labels[0] == labels[1] if len(labels) == 2 else None,
@@ -174,14 +178,14 @@ class AudioJudge(Judge):
     # One clip.
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Scores single clips, in order; a score is the mean over the samples.
+        """Score single clips, in order; a score is the mean over the samples.
 
         Raises:
             JudgeError: this task is about pairs.
         """
         requests = self.requests(exchanges)
         outcomes = self._complete(requests, on_progress)
-        return [one if isinstance(one, Unscored) else self._verdict(one, outcomes) for one in requests]
+        return [request if isinstance(request, Unscored) else self._verdict(request, outcomes) for request in requests]
 
     def _verdict(self, requests: Sequence[Request], outcomes: Iterator[Outcome]) -> Scored:
         own = [next(outcomes) for _ in requests]
@@ -211,16 +215,16 @@ class AudioJudge(Judge):
     # Requests, for one clip and for two.
 
     def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
-        """Returns the calls for each item: one order after the other, and of each order its samples."""
-        return [one if isinstance(one, Unscored) else self.calls_of(one) for one in self.judge_requests(items)]
+        """Return the calls for each item: all samples of its first order, then of its second."""
+        return [request if isinstance(request, Unscored) else self.calls_of(request) for request in self.judge_requests(items)]
 
     def calls_of(self, orders: Sequence[JudgeRequest]) -> list[Request]:
-        """Returns the calls that send these messages."""
+        """Return the calls that send these messages."""
         samples = range(self.config.samples)
         return [Request(order.messages, self.task.schema, sample=sample) for order in orders for sample in samples]
 
     def judge_requests(self, items: Sequence[Pair | Exchange]) -> list[list[JudgeRequest] | Unscored]:
-        """Returns the messages for each item, one request for each order, with the segments of their recordings.
+        """Return the messages for each item, one request for each order, with the segments of their recordings.
 
         Raises:
             JudgeError: pairs for a task about single clips, or the other way round.
@@ -231,7 +235,7 @@ class AudioJudge(Judge):
         items = [at_rate(item, self.config.audio.sample_rate_hz) for item in items]
         words = self._words([_clips(item) for item in items], [_given_words(item) for item in items])
         transcripts = self._instruction_words([_instruction(item) for item in items])
-        return [self._orders(*one) for one in zip(items, words, transcripts, strict=True)]
+        return [self._orders(*inputs) for inputs in zip(items, words, transcripts, strict=True)]
 
     def _orders(
         self, item: Pair | Exchange, words: tuple[str, ...] | str | None, instruction_words: str | None
@@ -251,7 +255,7 @@ class AudioJudge(Judge):
             return Unscored(self.name, str(error))
 
     def _complete(self, requests: Sequence[list[Request] | Unscored], on_progress: Progress | None) -> Iterator[Outcome]:
-        calls = [call for one in requests if isinstance(one, list) for call in one]
+        calls = [call for request in requests if isinstance(request, list) for call in request]
         return iter(self.client.complete_all(calls, on_progress, lambda reply: is_readable(reply, self.task.read)))
 
     def _votes(self, outcomes: Sequence[Outcome]) -> _Votes:
@@ -276,7 +280,11 @@ class AudioJudge(Judge):
         instruction_words: str | None,
         inputs: Mapping[str, str],
     ) -> Case:
-        """Raises JudgeError: something that the task needs is missing."""
+        """Collect the task's inputs.
+
+        Raises:
+            JudgeError: something that the task needs is missing.
+        """
         if missing := [key for key in self.task.inputs if not inputs.get(key)]:
             raise JudgeError(f"{self.task.name} needs the input {missing[0]}")
         named: list[tuple[Boundary, Clip]] = list(zip(NAMES[self.task.clips], clips, strict=True))
@@ -297,7 +305,7 @@ class AudioJudge(Judge):
     def _words(
         self, clips: Sequence[Sequence[Clip]], given: Sequence[tuple[str, ...] | None]
     ) -> list[tuple[str, ...] | str | None]:
-        """Transcripts of each item's clips; a reason where a given one is missing; None where the config wants none."""
+        """Return the transcripts of each item's clips; the reason if a given one is missing; None if the config has none."""
         if self.config.transcripts == "none":
             return [None] * len(clips)
         if self.config.transcripts == "given":
@@ -315,10 +323,10 @@ class AudioJudge(Judge):
         return [None if instruction.clip is None else next(transcripts) for instruction in instructions]
 
     def _shown(self, example: Example) -> ShownExample:
-        """Returns an example in the form of this task.
+        """Return an example in the form of this task.
 
         Raises:
-            DataError: it has no label for this task, one that the task does not know, or another number of clips.
+            DataError: its label for this task is missing or unknown, or its number of clips is wrong.
         """
         label = example.label_for(self.task.name)
         try:
@@ -336,7 +344,7 @@ class AudioJudge(Judge):
 
 
 def make_judges(config: AudioJudgeConfig, voice: Speak | None = None, calls: bool = True) -> list[AudioJudge]:
-    """Makes one judge for each task; they share endpoint, budget and cache. `voice` speaks spoken signals; without
+    """Make one judge for each task; they share endpoint, budget and cache. `voice` speaks spoken signals; without
     `calls` they are for estimates.
 
     Raises:
@@ -351,7 +359,7 @@ def make_judges(config: AudioJudgeConfig, voice: Speak | None = None, calls: boo
 
 
 def at_rate(item: Pair | Exchange, sample_rate_hz: int) -> Pair | Exchange:
-    """Returns the item with its clips at this rate, so that several orders and judges need not convert them again."""
+    """Return the item with its clips at this rate, so that several orders and judges need not convert them again."""
     if isinstance(item, Exchange):
         return replace(item, answer=item.answer.at(sample_rate_hz))
     instruction = item.instruction
@@ -375,5 +383,5 @@ def _instruction(item: Pair | Exchange) -> Utterance:
 
 
 def _too_few(counted: _Votes, samples: int) -> bool:
-    """Whether fewer than half of the samples can be read: those few would be a biased selection."""
+    """Return whether fewer than half of the samples can be read: those few would be a biased selection."""
     return 2 * len(counted.votes) < samples or not counted.votes

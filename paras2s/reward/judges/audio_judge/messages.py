@@ -64,9 +64,9 @@ class JudgeRequest:
 
 
 def unjoined(request: Request) -> JudgeRequest:
-    """Returns a call whose recordings are one clip each."""
+    """Return a call whose recordings are one clip each."""
     recordings = [part for message in request.messages for part in message.parts if isinstance(part, Audio)]
-    return JudgeRequest(request.messages, tuple((Mark("clip", 0.0, one.duration_s),) for one in recordings))
+    return JudgeRequest(request.messages, tuple((Mark("clip", 0.0, recording.duration_s),) for recording in recordings))
 
 
 class MessageBuilder:
@@ -90,7 +90,7 @@ class MessageBuilder:
         self._opening, self._opening_sent = tuple(opening), sent
 
     def build(self, case: Case) -> JudgeRequest:
-        """Returns the messages about one case.
+        """Return the messages about one case.
 
         Raises:
             JudgeError: a recording is larger, or all together are longer, than the config lets be sent.
@@ -146,7 +146,7 @@ class SentAudio:
         self.sent_mb: float = before.sent_mb if before else 0.0
 
     def alone(self, name: str, clip: Clip) -> Audio:
-        """Encodes one clip.
+        """Encode one clip.
 
         Raises:
             JudgeError: it is larger, or all together are longer, than the config lets be sent.
@@ -155,7 +155,11 @@ class SentAudio:
         return self.joined(Joined(at, (Mark(name, 0.0, at.duration_s),)))
 
     def joined(self, recording: Joined) -> Audio:
-        """Encodes clips that are joined into one, likewise."""
+        """Encode a recording of joined clips.
+
+        Raises:
+            JudgeError: it is too large for a request.
+        """
         limits = self.limits
         data = encode_clip(recording.clip, limits.format.upper())
         self.audio_s += recording.clip.duration_s
@@ -180,7 +184,7 @@ class SentAudio:
 
 
 def _without_examples(strategy: Strategy) -> Strategy:
-    """Returns the strategy without examples: it joins the test's clips or nothing (Table 1's footnote)."""
+    """Return the strategy without examples: it joins the test's clips or nothing (Table 1's footnote)."""
     return "test" if strategy in ("test", "examples_and_test") else "none"
 
 
@@ -189,7 +193,7 @@ def _segments(case: Case) -> list[Segment]:
 
 
 def _written(case: Case, prefix: str) -> list[str | Audio]:
-    """The text beside the sound, as data."""
+    """Return the text beside the sound, as data."""
     parts: list[str | Audio] = []
     if case.written is not None:
         parts.append(f"The instruction, in writing:\n{as_data(f'{prefix}instruction', dict(case.written))}")

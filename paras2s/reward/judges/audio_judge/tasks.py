@@ -54,7 +54,7 @@ class AudioTask:
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """The JSON schema of the reply; None where it is no JSON."""
+        """The JSON schema of the reply; None if it is no JSON."""
         if self.reply_format != "json":
             return None
         verdict: dict[str, Any] = {"type": "string", "enum": list(self.labels)}
@@ -70,15 +70,15 @@ class AudioTask:
         }
 
     def read(self, text: str) -> tuple[PairLabel | MatchLabel | float, str]:
-        """Reads the verdict and its reasoning: a label of a pair, a number for a single clip.
+        """Read the verdict and its reasoning: a label of a pair, a number for a single clip.
 
         Raises:
-            JudgeError: there is none, or one that this task does not know.
+            JudgeError: the verdict is missing, or unknown to this task.
         """
         if self.reply_format == "brackets":
             return self._read_brackets(text)
         objects = verdict_objects(text, (self.key,))
-        return agreed([self._verdict(one[self.key]) for one in objects]), reasoning_of(objects[-1])
+        return agreed([self._verdict(reply[self.key]) for reply in objects]), reasoning_of(objects[-1])
 
     def _read_brackets(self, text: str) -> tuple[float, str]:
         match = FINAL_SCORE.search(text)
@@ -109,7 +109,7 @@ class AudioTask:
         return int(value)
 
     def example_reply(self, label: str, reasoning: str) -> str:
-        """Returns the assistant's reply to an example with this label.
+        """Return the assistant's reply to an example with this label.
 
         Raises:
             JudgeError: the task knows no such label.
@@ -163,7 +163,7 @@ TASKS: dict[str, AudioTask] = {
 
 
 def find_task(name: str) -> AudioTask:
-    """Finds a task by name.
+    """Find a task by name.
 
     Raises:
         ConfigError: there is none of that name.
@@ -174,5 +174,5 @@ def find_task(name: str) -> AudioTask:
 
 
 def points_of(verdict: PairLabel | MatchLabel | float) -> float:
-    """Returns a vote as a number: the points of a label, a score as it is."""
+    """Return a vote as a number: the points of a label, a score as it is."""
     return verdict if isinstance(verdict, float) else POINTS[verdict]

@@ -76,11 +76,11 @@ class IndependentJudge(Judge):
         return {"recogniser": asr.version(asr.SECOND), "tone": self._tone.version, "kinds": self._kinds.version}
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Hears and scores answers, in order."""
+        """Hear and score answers, in order."""
         started = time.perf_counter()
         measured = self.measure([exchange.answer for exchange in exchanges], on_progress)
         latency_s = (time.perf_counter() - started) / max(1, len(exchanges))
-        return [self._verdict(*one, latency_s) for one in zip(exchanges, measured, strict=True)]
+        return [self._verdict(*case, latency_s) for case in zip(exchanges, measured, strict=True)]
 
     def _verdict(self, exchange: Exchange, measured: MeasuredAnswer | str, latency_s: float) -> Verdict | Unscored:
         question = exchange.question
@@ -93,7 +93,7 @@ class IndependentJudge(Judge):
         return finding.verdict(self, transcript, latency_s)
 
     def measure(self, clips: Sequence[Clip], on_progress: Progress | None = None) -> list[MeasuredAnswer | str]:
-        """Measures each clip, or says why it cannot be measured; clips that are equal to the sample are measured once, and not
+        """Measure each clip, or say why it cannot be measured; clips that are equal to the sample are measured once, and not
         again while they are held.
         """
         keys = [clip.digest for clip in clips]
@@ -102,7 +102,7 @@ class IndependentJudge(Judge):
         return [measured[key] for key in keys]
 
     def find(self, question: str, style: str, measured: MeasuredAnswer | str) -> Finding | Unscored:
-        """Applies the rubric's rules to what was measured; `question` are the question's words."""
+        """Apply the rubric's rules to what was measured; `question` are the question's words."""
         if style not in self._rubric.content:
             return Unscored(self.name, f"the rubric has no rules for style {style!r}")
         if isinstance(measured, str):
@@ -120,19 +120,19 @@ class IndependentJudge(Judge):
 
 
 def _measure_chunk(clips: Sequence[Clip]) -> list[MeasuredAnswer | str]:
-    """In a worker: each clip's words, tone and delivery."""
+    """Measure each clip's words, tone and delivery, in a worker."""
     tone = ToneDiscriminant.load()
     measured: list[MeasuredAnswer | str] = []
-    audible = [place for place, clip in enumerate(clips) if not is_silent(clip)]
+    audible = [index for index, clip in enumerate(clips) if not is_silent(clip)]
     # Given silence, Whisper makes words up.
-    words = dict(zip(audible, transcribe([clips[place] for place in audible], asr.SECOND), strict=True))
-    for place, clip in enumerate(clips):
+    words = dict(zip(audible, transcribe([clips[index] for index in audible], asr.SECOND), strict=True))
+    for index, clip in enumerate(clips):
         try:
             features = tone_features(clip)
         except AudioError as error:
             measured.append(str(error))
             continue
-        transcript = words[place].text if place in words else ""
+        transcript = words[index].text if index in words else ""
         syllables = sum(map(count_syllables, normalise_words(transcript).split()))
         rate = syllables / clip.duration_s
         measured.append(
@@ -142,7 +142,7 @@ def _measure_chunk(clips: Sequence[Clip]) -> list[MeasuredAnswer | str]:
 
 
 def voiced_share(clip: Clip) -> float:
-    """The share of frames of 40 ms that repeat themselves at a pitch between 60 and 400 Hz; quiet frames are not voiced."""
+    """Return the share of 40 ms frames that repeat themselves at a pitch of 60 to 400 Hz; quiet frames are not voiced."""
     samples, rate_hz = clip.samples.astype(np.float64), clip.sample_rate_hz
     size = int(FRAME_S * rate_hz)
     frames = samples[: len(samples) // size * size].reshape(-1, size)

@@ -34,7 +34,7 @@ class KindClassifier:
         self._model: Any = make_pipeline(make_union(words, letters), linear).fit(texts, kinds)
 
     def recognise(self, transcript: str) -> tuple[str, float]:
-        """The most probable kind of an answer, and its probability."""
+        """Return the most probable kind of an answer, and its probability."""
         shares = self._model.predict_proba([normalise_words(transcript)])[0]
         best = int(shares.argmax())
         return str(self._model.classes_[best]), float(shares[best])
@@ -42,12 +42,12 @@ class KindClassifier:
 
 @functools.lru_cache(maxsize=1)
 def load_sentences() -> dict[str, tuple[str, ...]]:
-    """The shipped sentences by kind."""
+    """Return the shipped sentences by kind."""
     text = resources.files("paras2s.reward.judges.independent").joinpath("kinds.yaml").read_text()
     return {kind: tuple(rows) for kind, rows in yaml.safe_load(text).items()}
 
 
 @functools.lru_cache(maxsize=1)
 def load_kinds() -> KindClassifier:
-    """The classifier on the shipped sentences; fitting takes a fraction of a second and gives the same every time."""
+    """Return the classifier on the shipped sentences; fitting takes a fraction of a second and gives the same every time."""
     return KindClassifier(load_sentences())

@@ -54,7 +54,7 @@ def tone_features(clip: Clip) -> np.ndarray:
     count = min(len(f0_hz), len(power))
     log_f0 = np.log(f0_hz[:count][power[:count] >= LOUD_SHARE * power.max()])
     level_db = 20 * np.log10(np.sqrt(np.mean(raw.astype(np.float64) ** 2)) + 1e-6)
-    # The steps between loud frames, of which a clip of one sound has none.
+    # The steps between loud frames; a clip of a single sound has no step.
     steps = np.abs(np.diff(log_f0)) if len(log_f0) > 1 else np.zeros(1)
     pitch = [*np.percentile(log_f0, [10, 25, 50, 75, 90]), log_f0.std(), steps.mean()]
     return np.concatenate(
@@ -79,7 +79,7 @@ class ToneDiscriminant:
     def fit(
         cls, features: np.ndarray, labels: Sequence[str], held_out: np.ndarray, held_out_labels: Sequence[str]
     ) -> ToneDiscriminant:
-        """Fits features [n, D] with a shrunken covariance, and measures the accuracy on those held out."""
+        """Fit features [n, D] with a shrunken covariance, and measure the accuracy on the held-out rows."""
         from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
         model = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(features, list(labels))
@@ -88,9 +88,9 @@ class ToneDiscriminant:
             # sklearn keeps one row for two classes, which is positive for the second.
             coef, intercept = np.vstack([np.zeros_like(coef), coef]), np.append(0.0, intercept)
         parts = tuple(map(str, model.classes_)), coef, intercept
-        found = cls(*parts, 0.0, 0).predict(held_out)
-        accuracy = float(np.mean([one == other for one, other in zip(found, held_out_labels, strict=True)]))
-        return cls(*parts, accuracy, len(found))
+        predicted = cls(*parts, 0.0, 0).predict(held_out)
+        accuracy = float(np.mean([label == other for label, other in zip(predicted, held_out_labels, strict=True)]))
+        return cls(*parts, accuracy, len(predicted))
 
     @property
     def version(self) -> str:
@@ -98,8 +98,8 @@ class ToneDiscriminant:
         return f"{FEATURES}+{key_of([self.coef.tolist(), self.intercept.tolist()])[:8]}"
 
     def predict(self, features: np.ndarray) -> list[str]:
-        """The tone of each row of features [n, D]."""
-        return [self.labels[one] for one in (features @ self.coef.T + self.intercept).argmax(axis=1)]
+        """Return the tone of each row of features [n, D]."""
+        return [self.labels[index] for index in (features @ self.coef.T + self.intercept).argmax(axis=1)]
 
     def save(self, path: Path) -> None:
         """Write as JSON, atomically."""
