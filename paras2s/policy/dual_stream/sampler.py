@@ -283,7 +283,7 @@ class _Admission:
 def _draw(
     decoder: Decoder, config: DualStreamConfig, active: _Rows, uniform: Tensor, sampling: Sampling
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw tokens, sampled mask and log-probs [n, S] of one step from `uniform` [n, S]; text states are [n, 0, d] behind texts."""
+    """Draw tokens, mask and log-probs [n, S] of one step from `uniform` [n, S]; behind texts, text states are [n, 0, d]."""
     tokens = torch.full(uniform.shape, config.pad_id, device=uniform.device)
     sampled = torch.zeros(uniform.shape, dtype=torch.bool, device=uniform.device)
     logp = torch.zeros(uniform.shape, dtype=torch.float64, device=uniform.device)
