@@ -161,7 +161,7 @@ class Run:
 
     @contextlib.contextmanager
     def bar(self, name: str, total: int | None = None) -> Iterator[Bar]:
-        """A progress bar with the time left, which the run folder tells as well."""
+        """Show a progress bar with the time left, which the run folder tells as well."""
         with progress_bar(self.console, name, total, self.quiet, self.save_progress) as bar:
             yield bar
 
@@ -223,10 +223,10 @@ def source_commit() -> str | None:
     if not (checkout / ".git").exists():
         return None
     try:
-        found = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
+        git = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
+    return git.stdout.strip() or None if git.returncode == 0 else None
 
 
 def open_run(

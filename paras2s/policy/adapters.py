@@ -53,12 +53,12 @@ def _stored(name: str) -> str:
 
 
 def has_adapters(folder: Path) -> bool:
-    """Whether a folder holds adapters alone."""
+    """Return whether a folder holds adapters alone."""
     return (folder / CONFIG).is_file()
 
 
 def save_adapters(policy: Policy, folder: Path, base: Path, rank: int, alpha: int) -> None:
-    """Write the adapters of a policy whose other weights lie in `base`; the config comes last, as the sign of completeness."""
+    """Write the adapters of a policy with its other weights in `base`; the config comes last, as the sign of completeness."""
     from safetensors.torch import save
 
     from paras2s.policy.weights import fingerprint
@@ -96,8 +96,8 @@ def read_adapters(folder: Path) -> Adapters:
     if not base.is_dir():
         raise PolicyError(f"{path}: the weights beneath the adapters are not at {base}; set base_model_name_or_path to them")
     known = held.get("base_fingerprint")
-    found = fingerprint(base)
-    if known is not None and found is not None and known != found:
+    present = fingerprint(base)
+    if known is not None and present is not None and known != present:
         raise PolicyError(
             f"{path}: the adapters were trained on other weights than those in {base}; set base_model_name_or_path to theirs"
         )

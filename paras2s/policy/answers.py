@@ -30,7 +30,7 @@ class AnswerSettings:
 
 
 def answer_settings_of(config: RunConfig) -> AnswerSettings:
-    """Those with which a run benches its policies."""
+    """Return the answer settings with which a run benches its policies."""
     bench = config.bench
     warm = bench.temperature if bench.audio_temperature is None else bench.audio_temperature
     sampling = Sampling(bench.temperature, warm, config.policy.max_answer_steps, bench.text_top_k or 0, bench.audio_top_k or 0)
@@ -43,7 +43,7 @@ def write_answer_settings(folder: Path, settings: AnswerSettings) -> None:
 
 
 def read_answer_settings(folder: Path, kind: str) -> AnswerSettings | None:
-    """A checkpoint's own, else its family's, else the embedded policy's for one of these; None for a kind from outside.
+    """Return a checkpoint's own, else its family's, else an embedded policy's own; None for a kind from outside.
 
     Raises:
         PolicyError: `answers.json` holds something else.

@@ -58,7 +58,7 @@ class CausalDecoder(Protocol):
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Ids any of which ends an answer."""
+        """The ids that end an answer."""
 
     @property
     def head_dim(self) -> int:
@@ -72,10 +72,10 @@ class CausalDecoder(Protocol):
         """Write the decoder as a checkpoint of transformers, without tokenizer and audio encoder."""
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Its weights under the names of transformers, adapters folded in."""
+        """Yield its weights under the names of transformers, adapters folded in."""
 
     def embed_prompt(self, prompt: Prompt) -> np.ndarray | None:
-        """A prompt's input embeddings [L, d]; None for a prompt of ids alone."""
+        """Return a prompt's input embeddings [L, d], or None for a prompt of ids alone."""
 
 
 class Policy(ABC):
@@ -100,7 +100,7 @@ class Policy(ABC):
 
     @abstractmethod
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """A dialogue as the model reads it, up to where its answer begins."""
+        """Encode a dialogue as the model reads it, up to where its answer begins."""
 
     @abstractmethod
     def generate(self, request: SampleRequest) -> list[Generation]:
@@ -118,12 +118,12 @@ class Policy(ABC):
         """Waveform of one answer, empty for an empty one; a decoder that draws noise draws it from `seed`."""
 
     def decode_audios(self, answers: Sequence[tuple[Sequence[Block], int, int]]) -> list[Clip]:
-        """Waveforms of several answers (blocks, answer, seed), in order; a decoder that takes many at once does so."""
-        return [self.decode_audio(*one) for one in answers]
+        """Decode several answers (blocks, answer, seed) to waveforms, in order, many at once if the decoder can."""
+        return [self.decode_audio(*answer) for answer in answers]
 
     @abstractmethod
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
-        """The text of one answer."""
+        """Decode the text of one answer."""
 
     @abstractmethod
     def save(self, folder: Path) -> None:
@@ -146,16 +146,16 @@ class Policy(ABC):
 
     @classmethod
     def create(cls, sizes: PolicyConfig, clips: ClipStore, questions: Sequence[str], seed: int) -> Policy:
-        """A new policy with random weights; `questions` names the training questions' clips, for feature statistics.
+        """Make a new policy with random weights; `questions` names the training questions' clips, for feature statistics.
 
         Raises:
             PolicyError: this policy exists as released weights only.
         """
-        raise PolicyError(f"{cls.__name__} is not trained from nothing; set policy.weights to a released checkpoint")
+        raise PolicyError(f"{cls.__name__} is not trained from random weights; set policy.weights to a released checkpoint")
 
     @classmethod
     def load_speaker(cls, folder: Path, device: str = "cpu", decoder: Any = None) -> Speaker:
-        """Opens what makes sound of a checkpoint's codes, without its other weights; `decoder` is `policy.decoder`'s object.
+        """Open what makes sound of a checkpoint's codes, without its other weights; `decoder` is `policy.decoder`'s object.
 
         Raises:
             PolicyError: this policy's sound cannot be made apart from it.
@@ -176,19 +176,19 @@ class Policy(ABC):
         return self.generate(request)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
-        """Prompts of spoken questions, in order, from clip and transcript."""
+        """Encode spoken questions to prompts, in order, from clip and transcript."""
         return [self.encode_prompt([Turn("user", query.transcript, clips.clip(query.clip))]) for query in queries]
 
     def encode_demonstration(self, clips: ClipStore, name: str, text: str) -> tuple[Block, ...]:
-        """The recorded demonstration `name` as the blocks that the model should have sampled (see `encode_target`)."""
+        """Encode the recorded demonstration `name` as the blocks the model should have sampled (see `encode_target`)."""
         return self.encode_target(clips.clip(name), text)
 
     def causal_decoder(self) -> CausalDecoder | None:
-        """The network for an engine such as vLLM; None where it samples more than one plain stream."""
+        """Return the network for an engine such as vLLM, or None if it samples more than one plain stream."""
         return None
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
-        """A demonstration as the blocks that the model should have sampled (G = 1).
+        """Encode a demonstration as the blocks that the model should have sampled (G = 1).
 
         Raises:
             PolicyError: no encoder of its speech was released; warm it up on answers that it sampled itself.
@@ -216,11 +216,11 @@ class Policy(ABC):
 
     @classmethod
     def augment_prompt(cls, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
-        """A prompt with noise added for training; unchanged by default. It needs no weights: the driver has none."""
+        """Return a prompt with noise added for training, unchanged by default. It needs no weights: the driver has none."""
         return prompt
 
     def use_transcript(self) -> None:
-        """From now on put a question's transcript into the text stream beside its sound.
+        """Put a question's transcript into the text stream beside its sound from now on.
 
         Raises:
             PolicyError: this policy has no place for it, or always reads it.
@@ -228,7 +228,7 @@ class Policy(ABC):
         raise PolicyError(f"policy.transcript_in_prompt: is for Kimi-Audio, and this is {type(self).__name__}; leave it out")
 
     def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
-        """Logits [T, n] of each slot of one answer (G = 1), at least float32, to be compared with the makers' (`official.py`).
+        """Return logits [T, n] of each slot of one answer (G = 1), at least float32, to compare with the makers'.
 
         Raises:
             PolicyError: this policy does not offer them.
@@ -236,13 +236,13 @@ class Policy(ABC):
         raise PolicyError(f"{type(self).__name__} offers no logits, only log-probs of given tokens")
 
     def alterations(self) -> list[Alteration]:
-        """Settings that `check-policy --pairs` tries beside the checkpoint's own; none by default."""
+        """Return settings that `check-policy --pairs` tries beside the checkpoint's own; none by default."""
         return []
 
     # -- the same for all -------------------------------------------------------------------------------------
 
     def answer(self, question: Clip, transcript: str | None = None, seed: int = 0, sampling: Sampling | None = None) -> Answer:
-        """One answer to one spoken question; ASR transcribes the question where no transcript is given.
+        """Answer one spoken question; ASR transcribes the question where no transcript is given.
 
         The same seed gives the same answer.
 
@@ -337,7 +337,7 @@ class Policy(ABC):
         return {}
 
     def _tensors(self) -> dict[str, Tensor]:
-        """Parameters and buffers, also those that no checkpoint holds."""
+        """Return parameters and buffers, also those that no checkpoint holds."""
         return {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
 
     def merge_lora(self) -> None:
@@ -347,15 +347,15 @@ class Policy(ABC):
 
     def take_off_adapters(self) -> dict[str, Any]:
         """Leave the layers beneath the adapters alone in the model, unchanged; returns the adapters by their layers' names."""
-        found = {name: module for name, module in self.model.named_modules() if hasattr(module, "lora_A")}
-        for name, module in found.items():
+        adapted = {name: module for name, module in self.model.named_modules() if hasattr(module, "lora_A")}
+        for name, module in adapted.items():
             parent, _, child = name.rpartition(".")
             setattr(self.model.get_submodule(parent), child, module.get_base_layer())
         # peft leaves its settings behind, and would take the next adapters for a second set.
         if hasattr(self.model, "peft_config"):
             del self.model.peft_config
         self.model.requires_grad_(True)
-        return found
+        return adapted
 
     def refuse_adapters(self) -> None:
         """Check before `save`: a checkpoint holds the original parameter names.
@@ -377,10 +377,10 @@ class Policy(ABC):
         setattr(self.model, "gradient_checkpointing", True)  # noqa: B010 - not every model has it
 
     def trainable(self) -> dict[str, Tensor]:
-        """Parameters that learn, by name."""
+        """Return the parameters that learn, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
 
 def flat(parts: Sequence[Tensor]) -> Tensor:
-    """Log-probs of each block [N, T, S] side by side, [N, M]."""
+    """Join the log-probs of each block [N, T, S] side by side, [N, M]."""
     return torch.cat([part.flatten(1) for part in parts], 1)

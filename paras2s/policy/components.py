@@ -14,15 +14,15 @@ POINTERS = "parts.json"
 
 
 def find_component(folder: Path, name: str) -> Path:
-    """The folder of a component: in the checkpoint, beside it, or where the checkpoint it was trained from has it.
+    """Return a component's folder: in the checkpoint, beside it, or where the checkpoint it was trained from has it.
 
     Raises:
         PolicyError: nowhere.
     """
     pointers = pointed_at(folder)
-    for place in (folder / name, folder.parent / name, *([pointers[name]] if name in pointers else [])):
-        if place.is_dir():
-            return place
+    for candidate in (folder / name, folder.parent / name, *([pointers[name]] if name in pointers else [])):
+        if candidate.is_dir():
+            return candidate
     raise PolicyError(f"{folder}: there is no {name} in it or beside it; put the released folder there")
 
 
@@ -40,19 +40,19 @@ def write_pointers(folder: Path, trained_from: Path, names: Iterable[str]) -> No
 
 
 def pointed_at(folder: Path) -> dict[str, Path]:
-    """The components that a checkpoint has elsewhere, by name."""
+    """Return the components that a checkpoint has elsewhere, by name."""
     file = folder / POINTERS
-    return {name: Path(str(place)) for name, place in dict(read_json(file)).items()} if file.is_file() else {}
+    return {name: Path(str(component)) for name, component in dict(read_json(file)).items()} if file.is_file() else {}
 
 
 def copy_components(folder: Path) -> None:
-    """Copy into a checkpoint the components that it points at, so that it stands by itself.
+    """Copy into a checkpoint the components that it points at, so that it is complete.
 
     Raises:
         PolicyError: one is not where the checkpoint says.
     """
-    for name, place in pointed_at(folder).items():
-        if not place.is_dir():
-            raise PolicyError(f"{folder / POINTERS}: {name} is not at {place} any more; put it back, or leave components out")
-        shutil.copytree(place, folder / name)
+    for name, path in pointed_at(folder).items():
+        if not path.is_dir():
+            raise PolicyError(f"{folder / POINTERS}: {name} is not at {path} any more; put it back, or leave components out")
+        shutil.copytree(path, folder / name)
     (folder / POINTERS).unlink(missing_ok=True)

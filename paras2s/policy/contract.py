@@ -28,7 +28,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3, torch.bfloat16: 0.5, torc
 
 @dataclass(frozen=True)
 class Finding:
-    """One check: `ok` is None where it does not apply, and `detail` says what was measured or why not."""
+    """One check: `ok` is None if it does not apply, and `detail` says what was measured or why not."""
 
     name: str
     ok: bool | None
@@ -66,21 +66,21 @@ class Subject:
 
 
 def sample_dialogues(rate_hz: int) -> list[list[Turn]]:
-    """Questions of different length, the second of two clips: sliding tones, since nothing here needs speech."""
-    found = []
+    """Make questions of different length, the second of two clips: sliding tones, since no check needs speech."""
+    dialogues = []
     for number, durations in enumerate([(1.3,), (0.5, 0.8), (0.4,)]):
         turns = []
-        for place, duration_s in enumerate(durations):
+        for index, duration_s in enumerate(durations):
             time_s = np.arange(round(duration_s * rate_hz)) / rate_hz
-            pitch_hz = 150 + 60 * number + 40 * place + 30 * np.sin(4 * time_s)
+            pitch_hz = 150 + 60 * number + 40 * index + 30 * np.sin(4 * time_s)
             wave = 0.3 * np.sin(2 * np.pi * np.cumsum(pitch_hz) / rate_hz) * (0.6 + 0.4 * np.sin(9 * time_s))
             turns.append(Turn("user", "hello there", Clip(wave.astype(np.float32), rate_hz)))
-        found.append(turns)
-    return found
+        dialogues.append(turns)
+    return dialogues
 
 
 def subject_of(policy: Policy, dialogues: Sequence[Sequence[Turn]] | None = None) -> Subject:
-    """A policy and prompts; those of several clips are left out for a policy that refuses them."""
+    """Return a policy and prompts; prompts of several clips are left out for a policy that refuses them."""
     prompts = []
     for turns in dialogues or sample_dialogues(policy.spec.input_rate_hz):
         try:
@@ -92,7 +92,7 @@ def subject_of(policy: Policy, dialogues: Sequence[Sequence[Turn]] | None = None
 
 
 def _prompt_of(policy: Policy, turns: Sequence[Turn]) -> Prompt:
-    """A dialogue's prompt; a policy that speaks given words, as CSM does, is given some."""
+    """Return a dialogue's prompt; a policy that speaks given words, as CSM does, is given some."""
     try:
         return policy.encode_prompt(turns)
     except PolicyError as refused:
@@ -103,16 +103,16 @@ def _prompt_of(policy: Policy, turns: Sequence[Turn]) -> Prompt:
 
 
 def _apart(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> float:
-    one, other = (torch.as_tensor(x).detach().cpu().double() for x in (first, second))
-    return float((one - other).abs().max()) if one.numel() else 0.0
+    a, b = (torch.as_tensor(x).detach().cpu().double() for x in (first, second))
+    return float((a - b).abs().max()) if a.numel() else 0.0
 
 
-def _answers(found: Sequence[Generation]) -> list[tuple[Block, ...]]:
-    return [one.blocks for one in found]
+def _answers(generations: Sequence[Generation]) -> list[tuple[Block, ...]]:
+    return [generation.blocks for generation in generations]
 
 
 def _row(blocks: Sequence[Block], answer: int) -> tuple[Block, ...]:
-    """One answer of its group."""
+    """Return one answer of its group."""
 
     def cut(block: Block) -> Block:
         rows = slice(answer, answer + 1)
@@ -130,11 +130,11 @@ def behaviour_is_scored(subject: Subject) -> Finding:
     """1: log-probs from sampling equal those from teacher forcing."""
     worst = 0.0
     for sampling in (Sampling(max_steps=subject.steps), subject.warm):
-        found = subject.sampled(sampling)
-        for number, logp in enumerate(subject.scored(subject.prompts, _answers(found), sampling)):
+        generations = subject.sampled(sampling)
+        for number, logp in enumerate(subject.scored(subject.prompts, _answers(generations), sampling)):
             row = 0
-            for one in found:
-                block = one.blocks[number]
+            for generation in generations:
+                block = generation.blocks[number]
                 answers, steps = block.tokens.shape[:2]
                 worst = max(worst, _apart(logp[row : row + answers, :steps], block.behaviour_logp))
                 row += answers
@@ -143,15 +143,15 @@ def behaviour_is_scored(subject: Subject) -> Finding:
 
 def batch_is_one_by_one(subject: Subject) -> Finding:
     """2: neighbours change nothing, neither in sampling nor in scoring."""
-    found, worst, other_tokens = subject.sampled(subject.warm), 0.0, 0
-    together = flat(subject.scored(subject.prompts, _answers(found), subject.warm))
-    for number, (prompt, one) in enumerate(zip(subject.prompts, found, strict=True)):
+    generations, worst, other_tokens = subject.sampled(subject.warm), 0.0, 0
+    together = flat(subject.scored(subject.prompts, _answers(generations), subject.warm))
+    for number, (prompt, generation) in enumerate(zip(subject.prompts, generations, strict=True)):
         rows = together[number * subject.group : (number + 1) * subject.group].sum(1)
-        alone = flat(subject.scored([prompt], [one.blocks], subject.warm)).sum(1)
+        alone = flat(subject.scored([prompt], [generation.blocks], subject.warm)).sum(1)
         worst = max(worst, _apart(rows, alone) / subject.steps)
         seeds = subject.seeds(len(subject.prompts), subject.group)[number]
         (again,) = subject.policy.generate(SampleRequest([prompt], [seeds], subject.warm))
-        other_tokens += sum(not _same(a, b) for a, b in zip(one.blocks, again.blocks, strict=True))
+        other_tokens += sum(not _same(a, b) for a, b in zip(generation.blocks, again.blocks, strict=True))
     # In half precision two nearly equal probabilities may swap; the log-probs of the same tokens may not.
     same = other_tokens == 0 or subject.tolerance > 0.05
     detail = f"{worst:.2e} nats a step apart, {other_tokens} groups with other tokens"
@@ -172,18 +172,20 @@ def group_shares_a_prefill(subject: Subject) -> Finding:
 
 def masks_hold(subject: Subject) -> Finding:
     """4a: tokens that were not sampled have log-prob 0, and the log-prob recorded for them is ignored."""
-    found = subject.sampled(subject.warm)
+    generations = subject.sampled(subject.warm)
     forced, leaked = 0, 0.0
-    scored = subject.scored(subject.prompts, _answers(found), subject.warm)
+    scored = subject.scored(subject.prompts, _answers(generations), subject.warm)
     noisy = [
-        tuple(replace(block, behaviour_logp=np.where(block.sampled, block.behaviour_logp, -50.0)) for block in one.blocks)
-        for one in found
+        tuple(
+            replace(block, behaviour_logp=np.where(block.sampled, block.behaviour_logp, -50.0)) for block in generation.blocks
+        )
+        for generation in generations
     ]
     again = subject.scored(subject.prompts, noisy, subject.warm)
     for number, logp in enumerate(scored):
         row = 0
-        for one in found:
-            block = one.blocks[number]
+        for generation in generations:
+            block = generation.blocks[number]
             part = logp[row : row + len(block.tokens), : block.tokens.shape[1]].cpu().numpy()
             leaked = max(leaked, float(np.abs(part[~block.sampled]).max(initial=0)))
             leaked = max(leaked, float(np.abs(block.behaviour_logp[~block.sampled]).max(initial=0)))
@@ -197,9 +199,9 @@ def masks_hold(subject: Subject) -> Finding:
 
 def tokens_are_causal(subject: Subject) -> Finding:
     """4b: another token at a step leaves every earlier step as it was (a depth decoder without a mask does not)."""
-    (found,) = subject.policy.generate(SampleRequest(subject.prompts[:1], subject.seeds(1, subject.group), subject.warm))
-    longest = int(np.argmax(found.blocks[0].sampled.any(2).sum(1)))
-    blocks = _row(found.blocks, longest)
+    (group,) = subject.policy.generate(SampleRequest(subject.prompts[:1], subject.seeds(1, subject.group), subject.warm))
+    longest = int(np.argmax(group.blocks[0].sampled.any(2).sum(1)))
+    blocks = _row(group.blocks, longest)
     before = subject.scored(subject.prompts[:1], [blocks], subject.warm)
     backward, forward, changed = 0.0, 0.0, 0
     for number, block in enumerate(blocks):
@@ -225,13 +227,15 @@ def tokens_are_causal(subject: Subject) -> Finding:
 
 def adapters_learn(subject: Subject) -> Finding:
     """5: a gradient on every LoRA matrix, of every branch (detached logits have none)."""
-    found = subject.sampled(subject.warm)
+    generations = subject.sampled(subject.warm)
     with _adapters(subject.policy) as matrices:
-        parts = subject.policy.logprobs(subject.prompts, _answers(found), subject.warm)
+        parts = subject.policy.logprobs(subject.prompts, _answers(generations), subject.warm)
         torch.autograd.backward(torch.stack([part.sum() for part in parts]).sum())
-        still = [name for name, one in matrices.items() if one.grad is None or not bool(one.grad.abs().max() > 0)]
+        still = [name for name, matrix in matrices.items() if matrix.grad is None or not bool(matrix.grad.abs().max() > 0)]
         leaking = [
-            name for name, one in subject.policy.model.named_parameters() if name not in matrices and one.grad is not None
+            name
+            for name, parameter in subject.policy.model.named_parameters()
+            if name not in matrices and parameter.grad is not None
         ]
     detail = f"{len(matrices)} matrices, {len(still)} without a gradient{f' ({still[0]})' if still else ''}"
     detail += f"; {len(leaking)} frozen parameters with one ({leaking[0]})" if leaking else ""
@@ -279,7 +283,7 @@ def first_tokens_sum_to_one(subject: Subject) -> Finding:
     slot = subject.policy.spec.slots[0]
     if slot.stop - slot.start > 4096:
         return Finding(name, None, f"{slot.stop - slot.start} ids are too many to score one by one")
-    (found,) = subject.policy.generate(SampleRequest(subject.prompts[:1], [[1]], subject.warm))
+    (generation,) = subject.policy.generate(SampleRequest(subject.prompts[:1], [[1]], subject.warm))
     ids = np.arange(slot.start, slot.stop)
 
     def first_only(block: Block, number: int) -> Block:
@@ -292,7 +296,7 @@ def first_tokens_sum_to_one(subject: Subject) -> Finding:
         labels = None if block.labels is None else np.repeat(block.labels[:1], rows, 0)
         return Block(block.slots, tokens, sampled, np.zeros(tokens.shape), labels)
 
-    blocks = tuple(first_only(block, number) for number, block in enumerate(found.blocks))
+    blocks = tuple(first_only(block, number) for number, block in enumerate(generation.blocks))
     total = float(subject.scored(subject.prompts[:1], [blocks], subject.warm)[0][:, 0, 0].double().exp().sum())
     return Finding(name, abs(total - 1) < 1e-3, f"{len(ids)} first tokens: {total:.6f}")
 
@@ -302,17 +306,17 @@ OTHERWISE_ROUNDED = 0.1
 
 
 def sound_is_decoded(subject: Subject) -> Finding:
-    """8: as long as its codes, the same from the same seed, each as by itself among others, and nothing from nothing."""
+    """8: as long as its codes, the same from the same seed, each as by itself among others, and no sound of no codes."""
     name, policy = "8 sound is as long as its codes", subject.policy
-    (found,) = policy.generate(SampleRequest(subject.prompts[:1], subject.seeds(1, subject.group), subject.warm))
-    counts = [len(policy.decode_codes(found.blocks, answer)) for answer in range(subject.group)]
+    (group,) = policy.generate(SampleRequest(subject.prompts[:1], subject.seeds(1, subject.group), subject.warm))
+    counts = [len(policy.decode_codes(group.blocks, answer)) for answer in range(subject.group)]
     answer = int(np.argmax(counts))
     try:
-        clip, again = (policy.decode_audio(found.blocks, answer, seed=5) for _ in range(2))
-        together = policy.decode_audios([(found.blocks, number, 5) for number in range(subject.group)])
+        clip, again = (policy.decode_audio(group.blocks, answer, seed=5) for _ in range(2))
+        together = policy.decode_audios([(group.blocks, number, 5) for number in range(subject.group)])
     except PolicyError as error:
         return Finding(name, None, one_line(error))
-    empty = tuple(replace(block, sampled=np.zeros_like(block.sampled)) for block in found.blocks)
+    empty = tuple(replace(block, sampled=np.zeros_like(block.sampled)) for block in group.blocks)
     silent = policy.decode_audio(empty, answer, seed=5)
     same = np.array_equal(clip.samples, again.samples)
     among = together[answer].samples
@@ -322,14 +326,14 @@ def sound_is_decoded(subject: Subject) -> Finding:
     )
     ok = same and alike and len(silent.samples) == 0 and bool(np.isfinite(clip.samples).all())
     ok = ok and clip.sample_rate_hz == policy.spec.output_rate_hz and (counts[answer] == 0) == (len(clip.samples) == 0)
-    ok = ok and (not counts[answer] or policy.decode_text(found.blocks, answer) is not None)
+    ok = ok and (not counts[answer] or policy.decode_text(group.blocks, answer) is not None)
     detail = f"{counts[answer]} codes, {clip.duration_s:.3f} s; same seed {'same' if same else 'OTHER'} sound"
     detail += f", {'same' if alike else 'OTHER'} among others"
     return Finding(name, ok, f"{detail}; no codes: {len(silent.samples)} samples")
 
 
 def targets_are_scored(subject: Subject) -> Finding:
-    """A demonstration becomes blocks that have a probability, and whose text is read back."""
+    """9: a demonstration becomes blocks that have a probability, and whose text is read back."""
     name, target = "9 a demonstration can be learned from", subject.text
     clip = sample_dialogues(subject.policy.spec.input_rate_hz)[0][0].clip
     assert clip is not None
@@ -350,27 +354,27 @@ def targets_are_scored(subject: Subject) -> Finding:
 def layers_are_read_alike(subject: Subject) -> Finding:
     """10: a pass reads the sharded modules in one order, whatever the answers are (ranks gather them in it)."""
     name, policy = "10 every pass reads every layer", subject.policy
-    found = _answers(subject.sampled(subject.warm))
-    first = [tuple(_first_step(block) for block in blocks) for blocks in found]
+    every = _answers(subject.sampled(subject.warm))
+    first = [tuple(_first_step(block) for block in blocks) for blocks in every]
     read: list[str] = []
-    layers = [(one, module) for one, module in policy.model.named_modules() if re.fullmatch(policy.spec.sharded, one)]
-    hooks = [module.register_forward_pre_hook(lambda *_, one=one: read.append(one)) for one, module in layers]
+    layers = [(layer, module) for layer, module in policy.model.named_modules() if re.fullmatch(policy.spec.sharded, layer)]
+    hooks = [module.register_forward_pre_hook(lambda *_, layer=layer: read.append(layer)) for layer, module in layers]
     orders = []
     try:
-        for count, answers in ((len(found), found), (1, found), (1, first)):
+        for count, answers in ((len(every), every), (1, every), (1, first)):
             read.clear()
             subject.scored(subject.prompts[:count], answers[:count], subject.warm)
             orders.append(tuple(read))
     finally:
         for hook in hooks:
             hook.remove()
-    ok = len(set(orders)) == 1 and {one for one, _ in layers} == set(orders[0])
+    ok = len(set(orders)) == 1 and {layer for layer, _ in layers} == set(orders[0])
     calls = ", ".join(str(len(order)) for order in orders)
     return Finding(name, ok, f"{len(layers)} layers; calls for all answers, one group's, first steps alone: {calls}")
 
 
 def parts_are_the_same(subject: Subject) -> Finding:
-    """11: sampled in parts, as for speak workers, answers are those of `generate`; one that is said to have ended has."""
+    """11: sampled in parts, as for speak workers, answers are those of `generate`; an answer reported as ended has ended."""
     policy, seeds = subject.policy, subject.seeds(len(subject.prompts), subject.group)
     events = policy.generate_in_parts(SampleRequest(subject.prompts, seeds, subject.warm), report_every=1)
     reports: list[AnswersSoFar] = []
@@ -383,10 +387,10 @@ def parts_are_the_same(subject: Subject) -> Finding:
         if isinstance(event, AnswersSoFar):
             reports.append(event)
     expected = subject.sampled(subject.warm)
-    pairs = [both for one, other in zip(parts, expected, strict=True) for both in zip(one.blocks, other.blocks, strict=True)]
-    others = sum(not _same(one, other) for one, other in pairs)
-    apart = [_apart(one.behaviour_logp, other.behaviour_logp) for one, other in pairs if _same(one, other)]
-    rows = [_row(one.blocks, answer) for one in parts for answer in range(subject.group)]
+    pairs = [both for part, other in zip(parts, expected, strict=True) for both in zip(part.blocks, other.blocks, strict=True)]
+    others = sum(not _same(part, other) for part, other in pairs)
+    apart = [_apart(part.behaviour_logp, other.behaviour_logp) for part, other in pairs if _same(part, other)]
+    rows = [_row(part.blocks, answer) for part in parts for answer in range(subject.group)]
     wrong = sum(
         not all(_same(a, b) for a, b in zip(_row(report.blocks, int(number)), rows[number], strict=True))
         for report in reports
@@ -399,7 +403,7 @@ def parts_are_the_same(subject: Subject) -> Finding:
 
 
 def _first_step(block: Block) -> Block:
-    """The block's first step: as short as an answer can be."""
+    """Return the block's first step: as short as an answer can be."""
     labels = None if block.labels is None else block.labels[:, :1]
     return Block(block.slots, block.tokens[:, :1], block.sampled[:, :1], block.behaviour_logp[:, :1], labels)
 
@@ -421,10 +425,10 @@ CHECKS: tuple[Callable[[Subject], Finding], ...] = (
 
 
 def check_policy(subject: Subject, save_to: Path | None = None) -> Iterator[Finding]:
-    """All checks, one after another; saving only where there is a folder for it."""
+    """Run all checks, one after another; saving only where there is a folder for it."""
     checks: list[Callable[[Subject], Finding]] = list(CHECKS)
     if save_to is not None:
-        checks.append(lambda one: saved_is_the_same(one, save_to))
+        checks.append(lambda subject: saved_is_the_same(subject, save_to))
     for check in checks:
         try:
             yield check(subject)
@@ -441,31 +445,31 @@ def check_policy(subject: Subject, save_to: Path | None = None) -> Iterator[Find
             yield Finding((check.__doc__ or "6 saved and loaded it is the same").splitlines()[0], False, one_line(error))
 
 
-def _same(one: Block, other: Block) -> bool:
-    """Whether the sampled tokens are equal; what is behind the end of a group's shorter block is nothing."""
-    steps = min(one.tokens.shape[1], other.tokens.shape[1])
-    if one.sampled[:, steps:].any() or other.sampled[:, steps:].any():
+def _same(left: Block, right: Block) -> bool:
+    """Return whether the sampled tokens are equal; what is behind the end of a group's shorter block is nothing."""
+    steps = min(left.tokens.shape[1], right.tokens.shape[1])
+    if left.sampled[:, steps:].any() or right.sampled[:, steps:].any():
         return False
-    first, second = (np.where(b.sampled, b.tokens, -1)[:, :steps] for b in (one, other))
+    first, second = (np.where(b.sampled, b.tokens, -1)[:, :steps] for b in (left, right))
     return np.array_equal(first, second)
 
 
 def _perturb(policy: Policy) -> dict[str, Tensor]:
-    """Every LoRA matrix away from its start, by as much whatever the order of modules."""
+    """Move every LoRA matrix away from its start, by as much whatever the order of modules."""
     generator = torch.Generator().manual_seed(0)
-    found: dict[str, Tensor] = {name: one for name, one in policy.model.named_parameters() if "lora_" in name}
-    for parameter in found.values():
+    matrices: dict[str, Tensor] = {name: parameter for name, parameter in policy.model.named_parameters() if "lora_" in name}
+    for parameter in matrices.values():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float32)
         parameter.data += (0.1 * noise).to(parameter)
-    return found
+    return matrices
 
 
 @contextmanager
 def _adapters(policy: Policy) -> Iterator[dict[str, Tensor]]:
-    """Inside, the policy has adapters that do something; afterwards it has none, and its own weights."""
+    """Add adapters that do something; afterwards the policy has none, and its own weights."""
     if policy.adapters:
         raise PolicyError("the policy comes with adapters; merge them first")
-    wanted = {name: parameter.requires_grad for name, parameter in policy.model.named_parameters()}
+    trainable = {name: parameter.requires_grad for name, parameter in policy.model.named_parameters()}
     policy.add_lora(2, 4)
     try:
         yield _perturb(policy)
@@ -477,4 +481,4 @@ def _adapters(policy: Policy) -> Iterator[dict[str, Tensor]]:
                 parameter.data.zero_()
         policy.merge_lora()
         for name, parameter in policy.model.named_parameters():
-            parameter.requires_grad_(wanted[name])
+            parameter.requires_grad_(trainable[name])

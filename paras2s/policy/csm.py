@@ -2,7 +2,7 @@
 
 It does not decide what to say: there is no text stream, and nothing but the sound is sampled and learned. In a run the words
 come from `replies.jsonl` in the checkpoint's folder, a line a question: {"question": its transcript, "reply": the words}. So an
-alignment of CSM is one of how a reply is said, and warm-up learns demonstrations whose words stand there as replies.
+alignment of CSM is one of how a reply is said, and warm-up learns demonstrations whose words are its replies.
 
 A step is a frame of 80 ms with K codes of Mimi: the backbone gives the first, the depth decoder the others one after another,
 each from the backbone's state and the codes before it. A frame whose codes, the last aside, are all `codebook_eos_token_id`
@@ -95,13 +95,13 @@ class CsmNetwork(nn.Module):
         return (frames[..., :-1] == self.config.codebook_eos_token_id).all(-1)
 
     def allowed(self, logits: Tensor) -> Tensor:
-        """Logits [..., V] in which what is no code has no probability."""
+        """Return logits [..., V] in which what is no code has no probability."""
         return logits.masked_fill(self.forbidden, float("-inf"))
 
     def read(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor]:
-        """The backbone's input [B, L, D], padded on the right, and lengths [B]: words, and frames where there is sound."""
+        """Return the backbone's input [B, L, D], padded on the right, and lengths [B]: words, and frames of sound."""
         lengths = torch.tensor([prompt.length for prompt in prompts], device=self.device)
-        rows = [np.column_stack([one.text_ids, one.continuous, one.audio_ids]) for one in prompts]
+        rows = [np.column_stack([prompt.text_ids, prompt.continuous, prompt.audio_ids]) for prompt in prompts]
         held = nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True).to(self.device)
         sound = held[..., 1].bool()[..., None]
         return torch.where(
@@ -109,10 +109,10 @@ class CsmNetwork(nn.Module):
         ), lengths
 
     def forward(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor]:
-        """Log-probs [N, T, K] of the answers' codes, 0 where not sampled; a prompt is read again for each of its answers."""
+        """Return log-probs [N, T, K] of the answers' codes, 0 where not sampled; a prompt is read again for each answer."""
         # transformers checkpoints in training mode alone; nothing of it drops out.
         self.train(self.gradient_checkpointing)
-        blocks, temperature = [one for (one,) in answers], sampling.audio_temperature
+        blocks, temperature = [block for (block,) in answers], sampling.audio_temperature
         owner = [number for number, block in enumerate(blocks) for _ in range(len(block.tokens))]
         x, lengths = (part[owner] for part in self.read(prompts))
         tokens, sampled = stacked(blocks, self.pads, self.device)
@@ -131,35 +131,35 @@ class CsmNetwork(nn.Module):
         given = nn.functional.pad(frames[:, :-1], (1, 0))
         state = hidden[row, first[row] + step]
         # Without a mask transformers takes as many frames as there are codes for the positions of packed sequences, and fails.
-        found = self.depth_decoder(
+        output = self.depth_decoder(
             input_ids=given, backbone_last_hidden_state=state, attention_mask=torch.ones_like(given), use_cache=False
         )
-        logits = self.allowed(found.logits)
+        logits = self.allowed(output.logits)
         logp = picked_logprobs(logits.flatten(0, 1), frames[:, 1:].flatten(), temperature).view(len(row), -1)
         later = logp.new_zeros(sampled[..., 1:].shape).index_put((row, step), logp)
         return (torch.cat([leading[..., None], torch.where(sampled[..., 1:], later, 0.0)], -1),)
 
     @torch.inference_mode()
     def sample(self, request: SampleRequest, uniforms: Tensor) -> Drawn:
-        """Frames of N answers from one prefill a prompt; `uniforms` [N, T, K]."""
+        """Sample frames of N answers from one prefill a prompt; `uniforms` [N, T, K]."""
         from transformers import DynamicCache
 
         group_size, sampling = request.group_size, request.sampling
         x, lengths = self.read(request.prompts)
         everyone = torch.arange(len(uniforms), device=self.device)
         reading = Reading(self.backbone_model, x, lengths, group_size, sampling.max_steps)
-        how = (sampling.audio_temperature, sampling.audio_top_k)
+        settings = (sampling.audio_temperature, sampling.audio_top_k)
 
         def draw(state: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-            code, logp = pick(self.allowed(self.lm_head(state)), how[0], uniforms[:, 0], how[1])
+            code, logp = pick(self.allowed(self.lm_head(state)), settings[0], uniforms[:, 0], settings[1])
             codes, logps = [code], [logp]
             cache = DynamicCache(config=self.depth_decoder.config)
             given: dict[str, Tensor] = {
                 "input_ids": torch.stack([torch.zeros_like(code), code], 1), "backbone_last_hidden_state": state,
             }  # fmt: skip
             for number in range(1, self.codebooks):
-                found = self.depth_decoder(**given, past_key_values=cache, use_cache=True, logits_to_keep=1)
-                code, logp = pick(self.allowed(found.logits[:, -1]), how[0], uniforms[:, number], how[1])
+                output = self.depth_decoder(**given, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                code, logp = pick(self.allowed(output.logits[:, -1]), settings[0], uniforms[:, number], settings[1])
                 codes.append(code)
                 logps.append(logp)
                 given = {"input_ids": code[:, None]}
@@ -178,13 +178,13 @@ class CsmPolicy(Policy):
     model: CsmNetwork
 
     def __init__(self, released: Any, tokenizer: Any, replies: dict[str, str] | None = None) -> None:
-        """Takes over the modules of a `CsmForConditionalGeneration`; `replies`: the words to a question's transcript."""
+        """Take over the modules of a `CsmForConditionalGeneration`; `replies`: the words to a question's transcript."""
         config = released.config
         self.model, self.tokenizer, self.replies = CsmNetwork(released).eval(), tokenizer, replies or {}
         self.mimi: Any = released.codec_model.float().requires_grad_(False).eval()
         self._generation_configs = released.generation_config, released.depth_decoder.generation_config
         check_config(config, tokenizer)
-        self.marks = [tokenizer.convert_tokens_to_ids(one) for one in MARKS]
+        self.marks = [tokenizer.convert_tokens_to_ids(mark) for mark in MARKS]
         self.audio_ids = (int(config.audio_token_id), int(config.audio_eos_token_id))
         rate_hz, codec_hz = int(self.mimi.config.sampling_rate), float(self.mimi.config.frame_rate)
         self.spec = PolicySpec(
@@ -205,7 +205,7 @@ class CsmPolicy(Policy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """The dialogue so far, words and sound, then the words to be said: the last turn, the assistant's without a clip.
+        """Encode the dialogue, words and sound, then the words to be said: the last turn, the assistant's without a clip.
 
         Raises:
             PolicyError: a turn lacks words or its clip, or is the system's; or the context does not hold it.
@@ -240,7 +240,7 @@ class CsmPolicy(Policy):
         return Prompt(np.concatenate(audio), ids_of, None, sound, 0, (0,) * self.model.codebooks)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
-        """Prompts of spoken questions with the words of `replies.jsonl`.
+        """Encode spoken questions to prompts with the words of `replies.jsonl`.
 
         Raises:
             PolicyError: there are none for a question.
@@ -259,7 +259,7 @@ class CsmPolicy(Policy):
         ]
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
-        """A demonstration's frames and the one that ends it; its words belong to the prompt."""
+        """Encode a demonstration's frames and its end; its words belong to the prompt."""
         codes = encode_mimi(self.mimi, clip, self.model.codebooks)
         end = np.full((1, self.model.codebooks), self.model.config.codebook_eos_token_id)
         tokens = np.concatenate([codes, end])[None].astype(np.int64)
@@ -283,7 +283,7 @@ class CsmPolicy(Policy):
         if longest + sampling.max_steps > limit:
             raise PolicyError(f"{longest} positions of prompt and {sampling.max_steps} of answer: CSM's context holds {limit}")
         self.model.eval()
-        found = list[Generation]()
+        generations = list[Generation]()
         for part in request.parts(ROWS_AT_ONCE):
             uniforms = uniforms_of(part.seeds, sampling.max_steps, self.model.codebooks).to(self.model.device)
             drawn = self.model.sample(part, uniforms)
@@ -291,11 +291,11 @@ class CsmPolicy(Policy):
                 rows = slice(number * len(group), (number + 1) * len(group))
                 block = pack(self._slots(), drawn, rows, self.model.pads, full_end=True)
                 finish = tuple("eos" if end else "length" for end in drawn.ended[rows].tolist())
-                found.append(Generation((block,), finish, tuple(group)))
-        return found
+                generations.append(Generation((block,), finish, tuple(group)))
+        return generations
 
     def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
-        """Codes [T, K] of one answer, up to the frame that ends it."""
+        """Return codes [T, K] of one answer, up to the frame that ends it."""
         (block,) = blocks
         codes = block.tokens[answer, block.sampled[answer].any(1)]
         ends = np.flatnonzero((codes[:, :-1] == self.model.config.codebook_eos_token_id).all(1))
@@ -306,13 +306,13 @@ class CsmPolicy(Policy):
         return decode_mimi(self.mimi, self.decode_codes(blocks, answer))
 
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
-        """Nothing: the words were given, and are no part of what was sampled."""
+        """Return no text: the words were given, and are no part of what was sampled."""
         return ""
 
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """A folder that transformers loads too, in the released layout, with tokenizer and replies; `config.json` comes last.
+        """Write a folder that transformers loads too, as released, with tokenizer and replies; `config.json` comes last.
 
         Raises:
             PolicyError: there are adapters.
@@ -332,7 +332,7 @@ class CsmPolicy(Policy):
         described = config.read_bytes()
         config.unlink()
         self.tokenizer.save_pretrained(str(folder))
-        write_jsonl(folder / REPLIES, [{"question": one, "reply": words} for one, words in self.replies.items()])
+        write_jsonl(folder / REPLIES, [{"question": question, "reply": words} for question, words in self.replies.items()])
         config.write_bytes(described)
 
     def reload(self, folder: Path) -> None:
@@ -376,7 +376,7 @@ class CsmPolicy(Policy):
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The checkpoint's tokenizer.
+    """Read the checkpoint's tokenizer.
 
     Raises:
         PolicyError: there is none.
@@ -399,7 +399,7 @@ def check_config(config: Any, tokenizer: Any) -> None:
     Raises:
         PolicyError: they are of different models.
     """
-    marks = [tokenizer.convert_tokens_to_ids(one) for one in MARKS]
+    marks = [tokenizer.convert_tokens_to_ids(mark) for mark in MARKS]
     audio_ids = int(config.audio_token_id), int(config.audio_eos_token_id)
     if None in marks or max(len(tokenizer), *audio_ids) > config.text_vocab_size:
         raise PolicyError(f"the tokenizer ({len(tokenizer)} pieces) is not CSM's: the model has {config.text_vocab_size} words")
@@ -411,7 +411,7 @@ def check_config(config: Any, tokenizer: Any) -> None:
 
 
 def stored_state(model: CsmNetwork) -> tuple[dict[str, Tensor], Callable[[str], str | None]]:
-    """Tensors that a checkpoint fills, and their names from stored ones: None is Mimi's, and a table may have either of two."""
+    """Return the tensors a checkpoint fills, and their names from stored ones: None is Mimi's; a table may have two."""
     state, kept = model.state_dict(), dict[str, str]()
     if model.config.tie_codebooks_embeddings:
         del state[TIED[0]]
@@ -420,7 +420,7 @@ def stored_state(model: CsmNetwork) -> tuple[dict[str, Tensor], Callable[[str], 
 
 
 def read_replies(path: Path) -> dict[str, str]:
-    """The words to each question; {} where there is no file.
+    """Read the words to each question; {} without a file.
 
     Raises:
         PolicyError: a line is another thing.

@@ -12,7 +12,7 @@ acoustic delay. Tokens are stored as the model's own ids at its own, delayed, st
 - Moshi is full duplex and has no end: an answer runs to `max_steps` ("length"). A checkpoint that was taught one names it
   (`MoshiText.end_id`), and the frame whose text it is, is the last ("eos"); its codes are sampled too, since they finish the
   frame before. Text ids of the release (kyutai-labs/moshi, `LMModel`): 3 pads, 0 closes a padding before a word.
-- A demonstration's words stand one token a frame from its start, then pads: without timings of the words, they run ahead.
+- A demonstration's words come one token a frame from its start, then pads: without timings of the words, they run ahead.
 - LoRA goes on the backbone alone. The depth decoder holds a weight a codebook, [K, out, in], in modules of its own that
   peft has no adapter for; its log-probs still reach the backbone's adapters. Without LoRA it learns as everything else.
 - Mimi is no part of `model`: it never learns, and it runs in float32.
@@ -107,9 +107,9 @@ class MoshiNet(nn.Module):
         return self.decoder.lm_head.weight.device
 
     def forward(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor]:
-        """Log-probs [N, T, S] of the answers' tokens, 0 where not sampled: the backbone over all steps, then all frames.
+        """Return log-probs [N, T, S] of the answers' tokens, 0 where not sampled: the backbone over all steps, then all frames.
 
-        Answers stand behind their prompts and are padded on the right, so that causality alone hides the padding.
+        Answers follow their prompts and are padded on the right, so that causality alone hides the padding.
         """
         blocks = [block for (block,) in answers]
         tokens, sampled = (torch.from_numpy(part).to(self.device) for part in self._stacked(blocks))
@@ -119,7 +119,7 @@ class MoshiNet(nn.Module):
 
         spoken = sampled[..., 0]
         words = in_parts(
-            lambda states, wanted: picked_logprobs(self.decoder.lm_head(states), wanted, sampling.text_temperature),
+            lambda states, targets: picked_logprobs(self.decoder.lm_head(states), targets, sampling.text_temperature),
             self.config.vocab_size,
             states[spoken],
             tokens[..., 0][spoken],
@@ -131,8 +131,8 @@ class MoshiNet(nn.Module):
         framed[0, 0] |= ~framed.any()
         logits = self.frames(states[framed], tokens[framed][:, :-1])
         # Forced ids may lie behind the codes; what they would score is thrown away.
-        wanted = tokens[framed][:, 1:].clamp(max=self.codes - 1)
-        sound = picked_logprobs(logits.flatten(0, 1), wanted.flatten(), sampling.audio_temperature)
+        targets = tokens[framed][:, 1:].clamp(max=self.codes - 1)
+        sound = picked_logprobs(logits.flatten(0, 1), targets.flatten(), sampling.audio_temperature)
         places = framed[..., None].expand(-1, -1, self.codebooks)
         audio_logp = sound.new_zeros(places.shape).masked_scatter(places, sound)
         return (torch.where(sampled, torch.cat([text_logp[..., None], audio_logp], -1), 0.0),)
@@ -142,20 +142,20 @@ class MoshiNet(nn.Module):
     ) -> Tensor:
         """Backbone states [N, W, d] after steps of text [N, W] and audio [N, W, 2K], Moshi's own codes first.
 
-        With a cache: `positions` [N, W], None for 0, 1, ...; `seen` [N, all steps so far] is False where padding stands.
+        With a cache: `positions` [N, W], None for 0, 1, ...; `seen` [N, all steps so far] is False at padding.
         """
         x = sum(table(audio[..., number]) for number, table in enumerate(self.embed_tokens))
-        found = self.decoder.model(
+        output = self.decoder.model(
             inputs_embeds=x + self.decoder.model.embed_tokens(text),
             attention_mask=seen,
             position_ids=positions,
             past_key_values=cache,
             use_cache=cache is not None,
         )
-        return found.last_hidden_state
+        return output.last_hidden_state
 
     def frames(self, states: Tensor, given: Tensor) -> Tensor:
-        """Logits [M, K, V] of whole frames: states [M, d] that predict them, and what is given [M, K]: text, all codes but one.
+        """Return logits [M, K, V] of frames from states [M, d] and what is given [M, K]: text, all codes but the last.
 
         The mask is not for padding: without any, eager attention in the depth decoder would look ahead.
         """
@@ -164,7 +164,7 @@ class MoshiNet(nn.Module):
         ).logits
 
     def next_code(self, states: Tensor, given: Tensor, cache: Any) -> Tensor:
-        """Logits [N, V] of a frame's next code; given [N] is the token before it, `cache` holds those before that."""
+        """Return logits [N, V] of a frame's next code; given [N] is the token before it, `cache` holds those before that."""
         return self.depth_decoder(
             input_ids=given[:, None], last_hidden_state=states[:, None], past_key_values=cache, use_cache=True
         ).logits[:, 0]
@@ -174,7 +174,7 @@ class MoshiNet(nn.Module):
         return self._streams(prompts, None, 1)
 
     def _stacked(self, blocks: Sequence[Block]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens and sampled [N, T, S] of all answers, padded to the longest."""
+        """Return tokens and sampled [N, T, S] of all answers, padded to the longest."""
         steps = max(block.tokens.shape[1] for block in blocks)
         short = [((0, 0), (0, steps - block.tokens.shape[1]), (0, 0)) for block in blocks]
         tokens = [np.pad(block.tokens, pad) for block, pad in zip(blocks, short, strict=True)]
@@ -253,8 +253,8 @@ def sample(model: MoshiNet, text_ids: MoshiText, request: SampleRequest) -> list
         if step < count - 1:
             seen = torch.cat([seen, seen.new_ones(rows, 1)], 1)
             both = torch.cat([drawn[:, 1:], silence[active, model.codebooks :]], 1)
-            place = (lengths[active] + step)[:, None]
-            states = model.read(drawn[:, :1], both[:, None], place, seen[active], cache)[:, 0]
+            position = (lengths[active] + step)[:, None]
+            states = model.read(drawn[:, :1], both[:, None], position, seen[active], cache)[:, 0]
     recorded = [part.cpu().numpy() for part in (tokens_of, sampled_of, logp_of, ended)]
     return [_generation(recorded, slice(i * group_size, (i + 1) * group_size), group) for i, group in enumerate(request.seeds)]
 
@@ -262,7 +262,7 @@ def sample(model: MoshiNet, text_ids: MoshiText, request: SampleRequest) -> list
 def _draw(
     model: MoshiNet, states: Tensor, forced: Tensor | None, uniform: Tensor, sampling: Sampling
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, sampled mask and log-probs [n, S] of one frame; `forced` [n, K-1] are its later codes where they are known."""
+    """Draw tokens, sampled mask and log-probs [n, S] of one frame; `forced` [n, K-1] are its later codes where known."""
     from transformers import DynamicCache
 
     logits = model.decoder.lm_head(states)
@@ -283,7 +283,7 @@ def _draw(
 
 
 def _generation(recorded: Sequence[np.ndarray], rows: slice, seeds: Sequence[int]) -> Generation:
-    """One prompt's answers, up to the longest."""
+    """Return one prompt's answers, up to the longest."""
     tokens, sampled, logp, ended = (part[rows] for part in recorded)
     steps = int(sampled[..., 0].sum(1).max())
     block = Block(slot_names(tokens.shape[2] - 1), tokens[:, :steps], sampled[:, :steps], logp[:, :steps])
@@ -296,7 +296,7 @@ class MoshiPolicy(Policy):
     model: MoshiNet
 
     def __init__(self, released: Any, tokenizer: Any, text_ids: MoshiText | None = None) -> None:
-        """Takes over the modules of a `MoshiForConditionalGeneration`; `tokenizer` is a `tokenizers.Tokenizer`."""
+        """Take over the modules of a `MoshiForConditionalGeneration`; `tokenizer` is a `tokenizers.Tokenizer`."""
         config = released.config
         self.model, self.tokenizer, self.text_ids = MoshiNet(released).eval(), tokenizer, text_ids or MoshiText()
         self.mimi: Any = released.audio_encoder.float().requires_grad_(False).eval()
@@ -325,7 +325,7 @@ class MoshiPolicy(Policy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """A dialogue as both audio streams, in the model's delayed layout; the transcript of a user's clip is not read.
+        """Encode a dialogue as both audio streams, in the model's delayed layout; the transcript of a user's clip is not read.
 
         Raises:
             PolicyError: a system's turn, a turn without a clip, or more than the context holds.
@@ -354,7 +354,7 @@ class MoshiPolicy(Policy):
         return Prompt(audio, text, None, np.zeros(len(text), dtype=bool), 0, (0,) * audio.shape[1])
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
-        """A demonstration: its frames, then one of silence, in which its last codes stand (and the end, if there is one).
+        """Encode a demonstration: its frames, then one of silence with its last codes (and the end, if there is one).
 
         Raises:
             PolicyError: it has more words than frames.
@@ -404,10 +404,10 @@ class MoshiPolicy(Policy):
         if limit is not None and longest + sampling.max_steps > limit:
             raise PolicyError(f"{longest} frames of prompt and {sampling.max_steps} of answer: Moshi's context holds {limit}")
         self.model.eval()
-        return [one for part in request.parts(ROWS_AT_ONCE) for one in sample(self.model, self.text_ids, part)]
+        return [generation for part in request.parts(ROWS_AT_ONCE) for generation in sample(self.model, self.text_ids, part)]
 
     def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
-        """Codes [T, K] of the whole frames of one answer; the last one's later codes would have come a step later."""
+        """Return codes [T, K] of the whole frames of one answer; the last one's later codes would have come a step later."""
         (block,) = blocks
         tokens = block.tokens[answer, block.sampled[answer].any(1), 1:]
         return np.concatenate([tokens[:-1, :1], tokens[1:, 1:]], 1)
@@ -417,16 +417,16 @@ class MoshiPolicy(Policy):
         return decode_mimi(self.mimi, self.decode_codes(blocks, answer))
 
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
-        """The words of the text stream."""
+        """Decode the words of the text stream."""
         (block,) = blocks
         ids = block.tokens[answer, block.sampled[answer, :, 0], 0]
         silent = (self.text_ids.pad_id, self.text_ids.end_of_pad_id, self.text_ids.end_id)
-        return str(self.tokenizer.decode([int(one) for one in ids if one not in silent])).strip()
+        return str(self.tokenizer.decode([int(number) for number in ids if number not in silent])).strip()
 
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """A folder that transformers loads too, in the released layout, with tokenizer and `policy.json` beside it.
+        """Write a folder that transformers loads too, in the released layout, with tokenizer and `policy.json` beside it.
 
         Raises:
             PolicyError: there are adapters.
@@ -491,7 +491,7 @@ def _text_ids(path: Path) -> MoshiText:
 
 
 def _delayed(codes: np.ndarray, initial_id: int) -> np.ndarray:
-    """Codes [F, K] in the model's layout [1 + F, K]: a step of initial ids, then later codebooks a step late."""
+    """Return codes [F, K] in the model's layout [1 + F, K]: a step of initial ids, then later codebooks a step late."""
     laid = np.full((1 + len(codes), codes.shape[1]), initial_id, dtype=np.int64)
     laid[1:, 0], laid[2:, 1:] = codes[:, 0], codes[:-1, 1:]
     return laid

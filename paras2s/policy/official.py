@@ -32,7 +32,7 @@ METADATA = "dump_official"
 APART = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 0.02, torch.bfloat16: 0.1}
 # Share of the codes of a clip that may be others: a state half-way between two codes falls to either.
 CODES_APART = {torch.float64: 0.0, torch.float32: 0.02, torch.float16: 0.05, torch.bfloat16: 0.05}
-# Mean difference of two spectra, in dB. Assumed: nobody has compared released weights with it yet.
+# Mean difference of two spectra, in dB. Assumed: no released weights have been compared with it yet.
 SOUND_APART_DB = {torch.float64: 0.01, torch.float32: 0.5, torch.float16: 2.0, torch.bfloat16: 3.0}
 _WINDOW, _HOP, _FLOOR_DB = 512, 128, 60.0
 _COARSE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -112,20 +112,20 @@ class Comparison:
         return cls(policy, dump, max(own, dump.dtype, key=_COARSE.index))
 
 
-def codes_agree(one: Comparison) -> Finding:
+def codes_agree(compared: Comparison) -> Finding:
     """D1: codes of the clip."""
-    own = one.policy.decode_codes(one.policy.encode_target(one.dump.question, ""), 0)[:, 0]
-    theirs = one.dump.codes
+    own = compared.policy.decode_codes(compared.policy.encode_target(compared.dump.question, ""), 0)[:, 0]
+    theirs = compared.dump.codes
     name = "D1 codes of the clip"
     if len(own) != len(theirs):
         return Finding(name, False, f"{len(own)} codes, the makers' code gives {len(theirs)}")
     share = float((own != theirs).mean())
-    return Finding(name, share <= CODES_APART[one.dtype], f"{share:.1%} of {len(own)} codes differ")
+    return Finding(name, share <= CODES_APART[compared.dtype], f"{share:.1%} of {len(own)} codes differ")
 
 
-def prompt_agrees(one: Comparison) -> Finding:
+def prompt_agrees(compared: Comparison) -> Finding:
     """D2: both streams of the prompt and the continuous positions; the codes themselves are D1's."""
-    own, theirs, name = _prompt(one), one.dump.prompt, "D2 prompt"
+    own, theirs, name = _prompt(compared), compared.dump.prompt, "D2 prompt"
     if own.length != theirs.length:
         return Finding(name, False, f"{own.length} positions, the makers' code gives {theirs.length}")
     marks = ~theirs.continuous
@@ -140,36 +140,36 @@ def prompt_agrees(one: Comparison) -> Finding:
     return Finding(name, True, f"{own.length} positions in both streams")
 
 
-def features_agree(one: Comparison) -> Finding:
+def features_agree(compared: Comparison) -> Finding:
     """D3: continuous features of the clip."""
-    own, theirs = _prompt(one), one.dump.prompt
+    own, theirs = _prompt(compared), compared.dump.prompt
     if own.features is None or theirs.features is None or own.features[own.continuous].shape != _features(theirs).shape:
         shape = None if own.features is None else own.features[own.continuous].shape
         return Finding("D3 continuous features", False, f"{shape}, the makers' code gives {_features(theirs).shape}")
     apart = spreads_apart(own.features[own.continuous], _features(theirs))
-    return Finding("D3 continuous features", apart <= APART[one.dtype], f"{apart:.2e} of their spread apart")
+    return Finding("D3 continuous features", apart <= APART[compared.dtype], f"{apart:.2e} of their spread apart")
 
 
-def logits_agree(one: Comparison) -> Finding:
+def logits_agree(compared: Comparison) -> Finding:
     """D4: logits of every slot along the makers' greedy answer, up to a constant of each step, which no softmax sees."""
-    found = one.policy.answer_logits(one.dump.prompt, (one.dump.greedy,))
+    logits = compared.policy.answer_logits(compared.dump.prompt, (compared.dump.greedy,))
     said, ok = [], True
-    for slot, own, theirs in zip(one.dump.greedy.slots, found, one.dump.logits, strict=True):
+    for slot, own, theirs in zip(compared.dump.greedy.slots, logits, compared.dump.logits, strict=True):
         if own.shape != theirs.shape:
             return Finding("D4 logits", False, f"{slot}: {own.shape}, the makers' code gives {theirs.shape}")
         centred = (own - own.mean(1, keepdims=True), theirs - theirs.mean(1, keepdims=True))
         steps = np.array([spreads_apart(*pair) for pair in zip(*centred, strict=True)])
-        ok = ok and bool((steps <= APART[one.dtype]).all())
+        ok = ok and bool((steps <= APART[compared.dtype]).all())
         said.append(f"{slot} {steps.max():.2e} of their spread apart at step {int(steps.argmax())}, {len(steps)} steps")
     return Finding("D4 logits", ok, "; ".join(said))
 
 
-def greedy_agrees(one: Comparison) -> Finding:
+def greedy_agrees(compared: Comparison) -> Finding:
     """D5: the most probable answer, up to the first step at which rounding may choose either of two tokens."""
-    block, name = one.dump.greedy, "D5 greedy tokens"
+    block, name = compared.dump.greedy, "D5 greedy tokens"
     steps = block.tokens.shape[1]
     sampling = Sampling(max_steps=steps, text_top_k=1, audio_top_k=1)
-    (made,) = one.policy.generate(SampleRequest([one.dump.prompt], [[0]], sampling))
+    (made,) = compared.policy.generate(SampleRequest([compared.dump.prompt], [[0]], sampling))
     own = made.blocks[0]
     for step in range(steps):
         if step >= own.tokens.shape[1] or not np.array_equal(own.sampled[0, step], block.sampled[0, step]):
@@ -177,27 +177,27 @@ def greedy_agrees(one: Comparison) -> Finding:
         for slot, label in enumerate(block.slots):
             if not block.sampled[0, step, slot] or own.tokens[0, step, slot] == block.tokens[0, step, slot]:
                 continue
-            row = one.dump.logits[slot][step]
+            row = compared.dump.logits[slot][step]
             first, second = np.partition(row, -2)[-2:][::-1]
-            if first - second <= 2 * APART[one.dtype] * row.std():
+            if first - second <= 2 * APART[compared.dtype] * row.std():
                 return Finding(name, step > 0 or None, f"equal for {step} steps; then rounding may choose either of two tokens")
             measured = f"{own.tokens[0, step, slot]} for {block.tokens[0, step, slot]}"
             return Finding(name, False, f"step {step}, {label}: {measured}, which leads by {first - second:.3f}")
     return Finding(name, True, f"{steps} steps")
 
 
-def sound_agrees(one: Comparison) -> Finding:
+def sound_agrees(compared: Comparison) -> Finding:
     """D6: sound for given codes and noise."""
-    name, dump = "D6 sound for given codes", one.dump
+    name, dump = "D6 sound for given codes", compared.dump
     noise = torch.randn(len(dump.noise), generator=torch.Generator().manual_seed(dump.sound_seed)).tolist()
     if not np.allclose(noise, dump.noise):
         return Finding(name, None, f"seed {dump.sound_seed} draws other noise here than in the torch that wrote the dump")
-    own = one.policy.decode_audio((dump.sound_tokens,), 0, dump.sound_seed)
+    own = compared.policy.decode_audio((dump.sound_tokens,), 0, dump.sound_seed)
     if len(own.samples) != len(dump.sound.samples) or own.sample_rate_hz != dump.sound.sample_rate_hz:
         measured = f"{len(own.samples)} samples at {own.sample_rate_hz} Hz"
         return Finding(name, False, f"{measured}, the makers' {len(dump.sound.samples)} at {dump.sound.sample_rate_hz}")
     apart = spectra_apart_db(own.samples, dump.sound.samples)
-    return Finding(name, apart <= SOUND_APART_DB[one.dtype], f"spectra {apart:.3f} dB apart over {own.duration_s:.2f} s")
+    return Finding(name, apart <= SOUND_APART_DB[compared.dtype], f"spectra {apart:.3f} dB apart over {own.duration_s:.2f} s")
 
 
 PARTS: tuple[Callable[[Comparison], Finding], ...] = (
@@ -211,11 +211,11 @@ PARTS: tuple[Callable[[Comparison], Finding], ...] = (
 
 
 def check_against(policy: Policy, dump: Dump) -> Iterator[Finding]:
-    """Every part, one after another; one that cannot be compared at all has failed, with the reason."""
-    one = Comparison.of(policy, dump)
+    """Compare part by part; a part that cannot be compared at all has failed, with the reason."""
+    compared = Comparison.of(policy, dump)
     for part in PARTS:
         try:
-            yield part(one)
+            yield part(compared)
         except (PolicyError, RuntimeError, ValueError, IndexError) as error:
             yield Finding((part.__doc__ or "").replace(":", "").rstrip("."), False, one_line(error))
 
@@ -241,8 +241,8 @@ def _magnitudes(samples: np.ndarray) -> np.ndarray:
     return np.abs(np.fft.rfft(frames * np.hanning(_WINDOW), axis=1))
 
 
-def _prompt(one: Comparison) -> Prompt:
-    return one.policy.encode_prompt([Turn("user", clip=one.dump.question)])
+def _prompt(compared: Comparison) -> Prompt:
+    return compared.policy.encode_prompt([Turn("user", clip=compared.dump.question)])
 
 
 def _features(prompt: Prompt) -> np.ndarray:

@@ -31,7 +31,7 @@ INPUT_RATE_HZ, OUTPUT_RATE_HZ = 16_000, 24_000
 # Samples a mel frame, and the longest clip (released `preprocessor_config.json`).
 HOP, MAX_CLIP_S = 160, 300.0
 START, END = "<|im_start|>", "<|im_end|>"
-# Read and written as they are, so that a checkpoint of ours is one for everybody else.
+# Read and written as they are, so that a checkpoint of ours is readable by other programs.
 COMPANIONS = ("generation_config.json", "preprocessor_config.json", "chat_template.json", "chat_template.jinja")
 THINKER_NORM = "thinker.model.norm.weight"
 # Answers under way at once.
@@ -49,13 +49,13 @@ def replies_of(block: Block, end: int) -> np.ndarray:
 
 
 def stored_name(name: str) -> str:
-    """A parameter's name in a checkpoint: as released, which is what transformers writes and not how it names its modules."""
+    """Return a parameter's name in a checkpoint: as released, which transformers writes but does not name its modules by."""
     name = re.sub(r"^thinker\.model\.(audio_tower|visual)\.", r"thinker.\1.", name)
     return name.replace("thinker.model.language_model.", "thinker.model.", 1)
 
 
 def thinker_dtype(folder: Path) -> torch.dtype:
-    """The precision of a checkpoint's thinker; its vocoder's may be another.
+    """Return the precision of a checkpoint's thinker; its vocoder's may be another.
 
     Raises:
         PolicyError: there is no thinker.
@@ -76,7 +76,7 @@ class OmniNetwork(nn.Module):
     """Thinker and talker under transformers' names; forward is the teacher-forced pass.
 
     `talker_gradient`: whether the sound's gradient reaches the thinker through what the talker is given of it. Off by default:
-    an answer has hundreds of codes and tens of words, so a bad voice would be mended by changing the words. The sound is
+    an answer has hundreds of codes and tens of words, so a bad voice would be fixed by changing the words. The sound is
     then differentiated as if that were given, which is not the whole gradient of the joint probability.
     """
 
@@ -97,19 +97,19 @@ class OmniNetwork(nn.Module):
         return self.forbidden.device
 
     def words(self, tokens: Tensor) -> Tensor:
-        """The thinker's embedding of ids [...]: [..., H]."""
+        """Return the thinker's embedding of ids [...]: [..., H]."""
         return self.thinker.model.language_model.embed_tokens(tokens)
 
     def codec_logits(self, hidden: Tensor) -> Tensor:
-        """Logits [n, V] in which what is neither code nor end has no probability."""
+        """Return logits [n, V] in which what is neither code nor end has no probability."""
         return self.talker.codec_head(hidden).masked_fill(self.forbidden, float("-inf"))
 
     def given(self, state: Tensor) -> Tensor:
-        """A state of the thinker, as the talker is given it."""
+        """Return a state of the thinker, as the talker is given it."""
         return state if self.talker_gradient else state.detach()
 
     def read(self, prompts: Sequence[Prompt]) -> tuple[Tensor, Tensor, Tensor]:
-        """The thinker's input [B, L, H], where it is sound [B, L], and lengths [B]; padded on the right."""
+        """Return the thinker's input [B, L, H], where it is sound [B, L], and lengths [B]; padded on the right."""
         lengths = torch.tensor([prompt.length for prompt in prompts], device=self.device)
         rows = [torch.tensor(np.stack([prompt.text_ids, prompt.continuous], 1)) for prompt in prompts]
         tokens, sound = nn.utils.rnn.pad_sequence(rows, batch_first=True).to(self.device).unbind(-1)
@@ -123,7 +123,7 @@ class OmniNetwork(nn.Module):
     def draw_words(
         self, reading: Reading, uniforms: Tensor, sampling: Sampling, keep: Callable[[Tensor, Tensor], None] | None = None
     ) -> Drawn:
-        """Replies of all answers, `uniforms` [N, T]; `keep` is given each step's rows [n], and state plus input of its word."""
+        """Draw all replies, `uniforms` [N, T]; `keep` is given each step's rows [n], and state plus input of its word."""
         everyone = torch.arange(len(uniforms), device=self.device)
         state = reading.states[everyone // (len(everyone) // len(reading.states)), reading.lengths - 1]
 
@@ -139,7 +139,7 @@ class OmniNetwork(nn.Module):
 
     @abstractmethod
     def sample(self, request: SampleRequest, uniforms: Tensor) -> tuple[Drawn, Drawn]:
-        """Words and sound of N answers from one prefill a prompt; `uniforms` [N, T, 1 + audio slots]."""
+        """Sample words and sound of N answers from one prefill a prompt; `uniforms` [N, T, 1 + audio slots]."""
 
 
 class OmniPolicy(Policy):
@@ -167,11 +167,11 @@ class OmniPolicy(Policy):
 
     @abstractmethod
     def audio_places(self, samples: int) -> int:
-        """Placeholders of a clip of this many samples at 16 kHz; 0 for one that is too short."""
+        """Return the number of placeholders of a clip of *n* samples at 16 kHz; 0 for a clip that is too short."""
 
     @abstractmethod
     def _audio_features(self, clips: Sequence[np.ndarray]) -> np.ndarray:
-        """The audio tower's output for all clips in order [n, H]."""
+        """Return the audio tower's output for all clips in order [n, H]."""
 
     @property
     @abstractmethod
@@ -195,15 +195,15 @@ class OmniPolicy(Policy):
 
     def take_off_adapters(self) -> dict[str, Any]:
         """Leave the layers beneath the adapters alone in the model; what is given stays frozen."""
-        found = super().take_off_adapters()
+        adapters = super().take_off_adapters()
         self._freeze()
-        return found
+        return adapters
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """The chat template's text, each clip as the audio tower's output; without a system turn, the makers' if they have one.
+        """Encode the chat template's text, each clip as the audio tower's output; without a system turn, the makers', if any.
 
         The transcript of a user's clip is not read. Of an assistant's turn the words are read and not the sound, as
-        the model remembers its own. What looks like a special token in somebody's words stays words.
+        the model remembers its own. What looks like a special token in a speaker's words stays words.
 
         Raises:
             PolicyError: a turn without content, an assistant's clip without words, or a clip too short or too long.
@@ -244,7 +244,7 @@ class OmniPolicy(Policy):
         """Sample words, then sound; "eos" if both came to an end, and for an answer without sound if its words did."""
         self.model.eval()
         slots = tuple(slot.name for slot in self.spec.slots)
-        found = list[Generation]()
+        generations = list[Generation]()
         for part in request.parts(ROWS_AT_ONCE):
             uniforms = uniforms_of(part.seeds, part.sampling.max_steps, len(slots)).to(self.device)
             text, audio = self.model.sample(part, uniforms)
@@ -253,16 +253,16 @@ class OmniPolicy(Policy):
                 rows = slice(number * len(group), (number + 1) * len(group))
                 blocks = (pack(slots[:1], text, rows, [self.special[END]]), pack(slots[1:], audio, rows, self.audio_pad))
                 finish = tuple("eos" if end else "length" for end in complete[rows].tolist())
-                found.append(Generation(blocks, finish, tuple(group)))
-        return found
+                generations.append(Generation(blocks, finish, tuple(group)))
+        return generations
 
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
-        """The reply, without its end."""
+        """Decode the reply, without its end."""
         ids = takewhile(lambda number: number != self.special[END], blocks[0].tokens[answer, :, 0].tolist())
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def silence(self) -> Clip:
-        """The sound of an answer without codes."""
+        """Return the sound of an answer without codes."""
         return Clip(np.zeros(0, dtype=np.float32), OUTPUT_RATE_HZ)
 
     def read_companions(self, folder: Path) -> None:

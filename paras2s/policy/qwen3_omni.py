@@ -1,7 +1,7 @@
 """`Qwen3OmniPolicy`: Qwen3-Omni. The thinker writes a reply, the talker and its code predictor speak it in frames of 80 ms.
 
 Two blocks an answer, each with its own clock: words up to and including `<|im_end|>`, and frames of K codes. The talker gives
-a frame's first code, or the end, which stands alone in the last step; the code predictor gives the others one after another,
+a frame's first code, or the end, which is alone in the last step; the code predictor gives the others one after another,
 each from the talker's state and the codes before it. `Sampling.max_steps` limits words and frames alike, and the audio's
 temperature and top-k hold for all K codes (transformers draws the later ones at 1.0 among 50 with top-p 0.8).
 
@@ -69,7 +69,7 @@ LORA_TARGETS = LAYERS + r"\.(self_attn\.(q|k|v|o)_proj|(mlp|mlp\.shared_expert)\
 class Qwen3Ids:
     """Ids with a meaning. `text_*` are rows of the thinker's embedding, `codec_*` of the talker's.
 
-    `codec_opening`: what stands before the first frame, beside text pads, the text's begin and the first word.
+    `codec_opening`: what comes before the first frame, beside text pads, the text's begin and the first word.
     """
 
     start: int
@@ -84,7 +84,7 @@ class Qwen3Ids:
 
     @classmethod
     def read(cls, config: Any, speaker: str) -> Qwen3Ids:
-        """From a model's config.
+        """Read the ids from a model's config.
 
         Raises:
             PolicyError: no such speaker, or an id lies outside its vocabulary or among the codes.
@@ -101,7 +101,7 @@ class Qwen3Ids:
         thinking = (talker.codec_nothink_id, talker.codec_think_bos_id, talker.codec_think_eos_id)
         opening = (*thinking, speakers[speaker.lower()], talker.codec_pad_id, talker.codec_bos_id)
         if max(text) >= words:
-            raise PolicyError(f"ids {text} must lie below {words}; the config's parts do not fit together")
+            raise PolicyError(f"ids {text} must be below {words}; the config's parts do not fit together")
         rows = talker.text_config.vocab_size
         if min(*opening, talker.codec_eos_token_id) < codes or max(*opening, talker.codec_eos_token_id) >= rows:
             raise PolicyError(f"codec control ids {(*opening, talker.codec_eos_token_id)} must lie from {codes} to {rows - 1}")
@@ -110,7 +110,7 @@ class Qwen3Ids:
 
 
 def users_part(ids: np.ndarray, start: int, user: int) -> np.ndarray:
-    """Positions [U] of the users' turns among a prompt's ids [L]: each from its `<|im_start|>` to the next."""
+    """Return positions [U] of the users' turns among a prompt's ids [L]: each from its `<|im_start|>` to the next."""
     places = np.arange(len(ids))
     begun = np.maximum.accumulate(np.where(ids == start, places, 0))
     return np.flatnonzero(ids[np.minimum(begun + 1, len(ids) - 1)] == user)
@@ -130,16 +130,16 @@ class Qwen3Network(OmniNetwork):
     # -- what the talker reads ----------------------------------------------------------------------------------------
 
     def first_codes(self, tokens: Tensor) -> Tensor:
-        """The talker's embedding of first codes and control ids [...]: [..., D]."""
+        """Return the talker's embedding of first codes and control ids [...]: [..., D]."""
         return self.talker.model.codec_embedding(tokens)
 
     def frame(self, codes: Tensor) -> Tensor:
-        """A frame as the talker reads it back, [..., K] to [..., D]: the sum of its codes' embeddings."""
+        """Return a frame as the talker reads it back, [..., K] to [..., D]: the sum of its codes' embeddings."""
         tables = self.talker.code_predictor.model.codec_embedding
         return self.first_codes(codes[..., 0]) + sum(table(codes[..., n]) for n, table in enumerate(tables, start=1))
 
     def spoken_words(self, tokens: Tensor) -> Tensor:
-        """Words as the talker reads them, [...] to [..., D]."""
+        """Return words as the talker reads them, [...] to [..., D]."""
         return self.talker.text_projection(self.given(self.words(tokens)))
 
     def opening(self, prompts: Sequence[Prompt], x: Tensor, tapped: Tensor, is_audio: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,11 +149,11 @@ class Qwen3Network(OmniNetwork):
         """
         parts = [torch.from_numpy(users_part(prompt.text_ids, self.ids.start, self.ids.user)) for prompt in prompts]
         counts = torch.tensor([len(places) for places in parts], device=self.device)
-        place = nn.utils.rnn.pad_sequence(parts, batch_first=True).to(self.device)
-        wide = place[..., None].expand(-1, -1, x.shape[2])
+        index = nn.utils.rnn.pad_sequence(parts, batch_first=True).to(self.device)
+        wide = index[..., None].expand(-1, -1, x.shape[2])
         words = self.talker.text_projection(self.given(x).gather(1, wide))
         sound = self.talker.hidden_projection(self.given(tapped).gather(1, wide))
-        users = torch.where(is_audio.gather(1, place)[..., None], sound, words)
+        users = torch.where(is_audio.gather(1, index)[..., None], sound, words)
         turn = torch.from_numpy(np.stack([prompt.text_ids[-3:] for prompt in prompts])).to(self.device)
         # All of the codec's opening but its begin, which goes with the first word.
         beside = torch.tensor(self.ids.codec_opening[:-1], device=self.device)
@@ -167,7 +167,7 @@ class Qwen3Network(OmniNetwork):
     def forward(
         self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling
     ) -> tuple[Tensor, Tensor]:
-        """Log-probs of words [N, T, 1] and of codes [N, T, K], 0 where not sampled.
+        """Return log-probs of words [N, T, 1] and of codes [N, T, K], 0 where not sampled.
 
         A prompt is read again for each of its answers: without a cache, layers may be checkpointed and sharded.
         """
@@ -192,7 +192,7 @@ class Qwen3Network(OmniNetwork):
         return text[..., None], torch.cat([leading[..., None], self.later(hidden, first, frames, sampled, sampling)], -1)
 
     def reply(self, tokens: Tensor, counts: Tensor, steps: int) -> Tensor:
-        """Words as the talker reads them, one a step [N, `steps`, D]: those of [N, T], then the text's end, then its pad."""
+        """Return words as the talker reads them, one a step [N, `steps`, D]: those of [N, T], the text's end, then its pad."""
         step = torch.arange(steps, device=self.device)
         wide = nn.functional.pad(tokens, (0, max(steps - tokens.shape[1], 0)))[:, :steps]
         wide = torch.where(
@@ -201,14 +201,14 @@ class Qwen3Network(OmniNetwork):
         return self.spoken_words(wide)
 
     def later(self, hidden: Tensor, first: Tensor, frames: Tensor, sampled: Tensor, sampling: Sampling) -> Tensor:
-        """Log-probs [N, T, K - 1] of each frame's later codes, by one pass of the code predictor over all frames."""
+        """Return log-probs [N, T, K - 1] of each frame's later codes, by one pass of the code predictor over all frames."""
         drawn = sampled[..., 1:].any(-1)
         # The predictor always runs, for nothing if need be: where its weights are sharded, every rank gathers them.
         drawn[0, 0] |= ~drawn.any()
         row, step = drawn.nonzero(as_tuple=True)
         state, codes = hidden[row, first[row] + step], frames[row, step]
         predictor = self.talker.code_predictor
-        # Ids that are no codes stand in an end's step, which is scored for nothing.
+        # Ids that are no codes occur in an end's step, which is scored for nothing.
         codes = torch.cat([codes[:, :1], codes[:, 1:].clamp(max=self.ids.codes - 1)], 1)
         tables = predictor.model.codec_embedding
         known = [state, self.first_codes(codes[:, 0]), *(tables[n - 1](codes[:, n]) for n in range(1, self.codebooks - 1))]
@@ -217,8 +217,8 @@ class Qwen3Network(OmniNetwork):
             picked_logprobs(head(states[:, n]), codes[:, n], sampling.audio_temperature)
             for n, head in enumerate(predictor.lm_head, start=1)
         ]
-        found = torch.stack(logp, 1)
-        placed = found.new_zeros(sampled[..., 1:].shape).index_put((row, step), found)
+        joined = torch.stack(logp, 1)
+        placed = joined.new_zeros(sampled[..., 1:].shape).index_put((row, step), joined)
         return torch.where(sampled[..., 1:], placed, 0.0)
 
     # -- sampling -----------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Qwen3Network(OmniNetwork):
 
     @torch.inference_mode()
     def sample(self, request: SampleRequest, uniforms: Tensor) -> tuple[Drawn, Drawn]:
-        """Words and frames of N answers from one prefill a prompt; `uniforms` [N, T, 1 + K]."""
+        """Sample words and frames of N answers from one prefill a prompt; `uniforms` [N, T, 1 + K]."""
         prompts, group_size, sampling = request.prompts, request.group_size, request.sampling
         x, is_audio, lengths = self.read(prompts)
         stack = self.thinker.model.language_model
@@ -256,19 +256,19 @@ class Qwen3Network(OmniNetwork):
         return text, roll(reading, state, speaking, uniforms[..., 1:], draw, next_frame, one_of((self.ids.codec_end,)))
 
     def _frame_drawer(self, sampling: Sampling) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Draws frames [n, K] from the talker's states [n, D]; what stands behind an end is drawn for nothing."""
+        """Draw frames [n, K] from the talker's states [n, D]; what follows an end is drawn for nothing."""
         from transformers import DynamicCache
 
-        predictor, how = self.talker.code_predictor, (sampling.audio_temperature, sampling.audio_top_k)
+        predictor, settings = self.talker.code_predictor, (sampling.audio_temperature, sampling.audio_top_k)
 
         def draw(state: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
-            code, logp = pick(self.codec_logits(state), how[0], uniforms[:, 0], how[1])
+            code, logp = pick(self.codec_logits(state), settings[0], uniforms[:, 0], settings[1])
             codes, logps = [code], [logp]
             cache = DynamicCache(config=predictor.config)
             x = torch.stack([state, self.first_codes(code)], 1)
             for n, (head, table) in enumerate(zip(predictor.lm_head, predictor.model.codec_embedding, strict=True), start=1):
                 states = predictor.model(inputs_embeds=x, past_key_values=cache, use_cache=True).last_hidden_state
-                code, logp = pick(head(states[:, -1]), how[0], uniforms[:, n], how[1])
+                code, logp = pick(head(states[:, -1]), settings[0], uniforms[:, n], settings[1])
                 codes.append(code)
                 logps.append(logp)
                 x = table(code)[:, None]
@@ -280,10 +280,10 @@ class Qwen3Network(OmniNetwork):
 @contextmanager
 def layer_input(stack: Any, number: int) -> Iterator[list[Tensor]]:
     """Inside, the list gets what a layer reads: transformers' `hidden_states[number]`, without keeping all of them."""
-    found: list[Tensor] = []
-    hook = stack.layers[number].register_forward_pre_hook(lambda _, inputs: found.append(inputs[0]))
+    captured: list[Tensor] = []
+    hook = stack.layers[number].register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
     try:
-        yield found
+        yield captured
     finally:
         hook.remove()
 
@@ -351,13 +351,13 @@ class Qwen3OmniPolicy(OmniPolicy):
     def _audio_features(self, clips: Sequence[np.ndarray]) -> np.ndarray:
         """Clip by clip: padded to a neighbour's length, a clip's last frames would see other things behind them."""
         tower = self.model.thinker.model.audio_tower.eval()
-        found = []
+        features = []
         for clip in clips:
             made = self.mel(clip, sampling_rate=INPUT_RATE_HZ, padding="longest", truncation=False, return_tensors="pt")
             mel = made["input_features"].to(self.device, tower.conv2d1.weight.dtype)
             mask = torch.ones(mel.shape[::2], dtype=torch.long, device=self.device)
-            found.append(self.model.thinker.model.get_audio_features(mel, mask).last_hidden_state)
-        encoded = torch.cat(found)
+            features.append(self.model.thinker.model.get_audio_features(mel, mask).last_hidden_state)
+        encoded = torch.cat(features)
         # numpy knows no bfloat16.
         return np.asarray(encoded.to(torch.promote_types(encoded.dtype, torch.float32)).cpu().numpy())
 
@@ -377,7 +377,7 @@ class Qwen3OmniPolicy(OmniPolicy):
         return Clip(wave.reshape(-1).float().cpu().numpy(), OUTPUT_RATE_HZ)
 
     def save(self, folder: Path) -> None:
-        """The released layout, each expert's matrices by themselves; `config.json` comes last."""
+        """Write the released layout, each expert's matrices by themselves; `config.json` comes last."""
         self.refuse_adapters()
         write_tensors(folder, stored_tensors(self.model))
         self.write_companions(folder)
@@ -386,7 +386,7 @@ class Qwen3OmniPolicy(OmniPolicy):
         write_json(folder / "config.json", described)
 
     def reload(self, folder: Path) -> None:
-        """Weights alone; what is computed from the config is passed over where it was stored."""
+        """Read weights alone; what is computed from the config is passed over where it was stored."""
         ours = {stored_name(name): None for name, _ in self.model.named_buffers()}
         load_tensors(stored_tensors(self.model), shard_files(folder), str(folder), lambda name: ours.get(name, name))
 
@@ -395,7 +395,7 @@ class Qwen3OmniPolicy(OmniPolicy):
         cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None, speaker: str = SPEAKER,
         talker_gradient: bool = False,
     ) -> Qwen3OmniPolicy:  # fmt: skip
-        """Read a released checkpoint, or one that `save` wrote.
+        """Read a checkpoint, released or written by `save`.
 
         Raises:
             PolicyError: config, tokenizer or tensors do not fit, or a model without a talker. DataError: no `config.json`.
@@ -446,22 +446,22 @@ def _check_layout(config: Any, end: int, answer: list[int], question: list[int])
 
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The model's tensors under their released names: of stacked experts [E, ...] each one's matrices, which share memory."""
-    found: dict[str, Tensor] = {}
+    """Return the model's tensors under their released names; stacked experts [E, ...] as matrices that share their memory."""
+    tensors: dict[str, Tensor] = {}
     for name, value in model.state_dict().items():
         stem, _, last = stored_name(name).rpartition(".")
         if last == "gate_up_proj":
             for number, (gate, up) in enumerate(part.chunk(2) for part in value):
-                found[f"{stem}.{number}.gate_proj.weight"], found[f"{stem}.{number}.up_proj.weight"] = gate, up
+                tensors[f"{stem}.{number}.gate_proj.weight"], tensors[f"{stem}.{number}.up_proj.weight"] = gate, up
         elif stem.endswith(".experts"):
-            found |= {f"{stem}.{number}.{last}.weight": part for number, part in enumerate(value)}
+            tensors |= {f"{stem}.{number}.{last}.weight": part for number, part in enumerate(value)}
         else:
-            found[f"{stem}.{last}"] = value
-    return found
+            tensors[f"{stem}.{last}"] = value
+    return tensors
 
 
 def _empty(config: Any, dtype: torch.dtype) -> Any:
-    """The model before its weights are filled in: `dtype`, but code2wav and what is computed from the config in float32."""
+    """Make the model without weights: `dtype`, but code2wav and what is computed from the config in float32."""
     from transformers import Qwen3OmniMoeForConditionalGeneration
     from transformers.initialization import no_init_weights
     from transformers.modeling_utils import local_torch_dtype

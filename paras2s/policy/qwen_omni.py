@@ -58,7 +58,7 @@ LORA_TARGETS = LAYERS + r"\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)
 
 
 def audio_tokens(samples: int) -> int:
-    """Placeholders of a clip at 16 kHz: 25 a second (transformers' own arithmetic, on mel frames of 10 ms)."""
+    """Return the placeholders of a clip at 16 kHz: 25 a second (transformers' own arithmetic, on mel frames of 10 ms)."""
     frames = -(-samples // HOP)
     return ((frames - 1) // 2 + 1 - 2) // 2 + 1
 
@@ -78,7 +78,7 @@ class OmniIds:
 
     @classmethod
     def read(cls, config: Any, end: int, text_begin: int) -> OmniIds:
-        """From a model's config; `text_begin` is the speaker's.
+        """Read the ids from a model's config; `text_begin` is the speaker's.
 
         Raises:
             PolicyError: an id lies outside its vocabulary, or a codec control id is a code.
@@ -86,7 +86,7 @@ class OmniIds:
         talker, words = config.talker_config, config.thinker_config.text_config.vocab_size
         text = (text_begin, talker.tts_text_end_token_id, talker.tts_text_pad_token_id)
         if max(end, *text) >= words:
-            raise PolicyError(f"ids {(end, *text)} must lie below {words}; config, tokenizer and speaker do not fit together")
+            raise PolicyError(f"ids {(end, *text)} must be below {words}; config, tokenizer and speaker do not fit together")
         # Either of them ends the sound, as released; token2wav has one embedding more than there are codes.
         ends = (talker.tts_codec_pad_token_id, talker.tts_codec_end_token_id)
         begin, codes = talker.tts_codec_start_token_id, config.token2wav_config.dit_config.num_embeds - 1
@@ -105,7 +105,7 @@ class Qwen25Network(OmniNetwork):
         self.ids = ids
 
     def codec(self, tokens: Tensor) -> Tensor:
-        """The talker's embedding of ids [...]: [..., H]."""
+        """Return the talker's embedding of ids [...]: [..., H]."""
         return self.talker.model.embed_tokens(tokens)
 
     def conditions(self, hidden: Tensor, x: Tensor, is_audio: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class Qwen25Network(OmniNetwork):
         return self.given(states)
 
     def marks(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The talker's begin, end and pad of text, [H] each; the begin with the codec's pad, which it always goes with."""
+        """Return the talker's begin, end and pad of text, [H] each; the begin with the codec's pad, as always."""
         ids = torch.tensor([self.ids.text_begin, self.ids.text_end, self.ids.text_pad], device=self.device)
         begin, end, pad = self.given(self.words(ids))
         return begin + self.codec(torch.tensor(self.ids.codec_pad, device=self.device)), end, pad
@@ -123,7 +123,7 @@ class Qwen25Network(OmniNetwork):
     def forward(
         self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling
     ) -> tuple[Tensor, Tensor]:
-        """Log-probs [N, T, 1] of words and of codes, 0 where not sampled; one pass of the thinker and one of the talker.
+        """Return log-probs [N, T, 1] of words and of codes, 0 where not sampled; one pass of the thinker and one of the talker.
 
         A prompt is read again for each of its answers: without a cache, layers may be checkpointed and sharded.
         """
@@ -141,8 +141,8 @@ class Qwen25Network(OmniNetwork):
         tokens, sampled = (part[..., 0] for part in stacked(sounds, [self.ids.codec_pad], self.device))
         begin, end, pad = self.marks()
         step, count = torch.arange(tokens.shape[1], device=self.device), torch.from_numpy(counts).to(self.device)[:, None, None]
-        place = (lengths[:, None] + step).clamp(max=states.shape[1] - 1)
-        reply = states.gather(1, place[..., None].expand(-1, -1, states.shape[2]))
+        index = (lengths[:, None] + step).clamp(max=states.shape[1] - 1)
+        reply = states.gather(1, index[..., None].expand(-1, -1, states.shape[2]))
         reply = torch.where(step[:, None] < count, reply, torch.where(step[:, None] == count, end, pad))
         before = torch.cat([torch.full_like(tokens[:, :1], self.ids.codec_begin), tokens[:, :-1]], 1)
         tail = torch.cat([begin.expand(len(reply), 1, -1), reply + self.codec(before)], 1)
@@ -153,7 +153,7 @@ class Qwen25Network(OmniNetwork):
 
     @torch.inference_mode()
     def sample(self, request: SampleRequest, uniforms: Tensor) -> tuple[Drawn, Drawn]:
-        """Words and codes of N answers from one prefill a prompt; `uniforms` [N, T, 2]."""
+        """Sample words and codes of N answers from one prefill a prompt; `uniforms` [N, T, 2]."""
         prompts, group_size, sampling = request.prompts, request.group_size, request.sampling
         x, is_audio, lengths = self.read(prompts)
         reading = Reading(self.thinker.model.language_model, x, lengths, group_size, sampling.max_steps)
@@ -236,7 +236,7 @@ class QwenOmniPolicy(OmniPolicy):
 
     @torch.inference_mode()
     def _audio_features(self, clips: Sequence[np.ndarray]) -> np.ndarray:
-        """The audio tower's output for all clips in order [n, H].
+        """Return the audio tower's output for all clips in order [n, H].
 
         Mel features are what the processor gives when it pads to 300 s, in less time: zeros behind each clip keep its last
         frames from mirroring its end.
@@ -272,7 +272,7 @@ class QwenOmniPolicy(OmniPolicy):
         return Clip(wave.reshape(-1).float().cpu().numpy(), OUTPUT_RATE_HZ)
 
     def save(self, folder: Path) -> None:
-        """The released layout: `thinker.*`, `talker.*`, `token2wav.*`, tokenizer and speakers; `config.json` comes last."""
+        """Write the released layout: `thinker.*`, `talker.*`, `token2wav.*`, tokenizer, speakers; `config.json` comes last."""
         self.refuse_adapters()
         write_tensors(folder, {stored_name(name): value for name, value in self.model.state_dict().items()})
         self.write_companions(folder)
@@ -284,7 +284,7 @@ class QwenOmniPolicy(OmniPolicy):
         write_json(folder / "config.json", described)
 
     def reload(self, folder: Path) -> None:
-        """Weights alone; what is computed from the config (rotary frequencies, filters) is passed over where it was stored."""
+        """Read weights alone; what is computed from the config (rotary frequencies, filters) is passed over where stored."""
         ours: dict[str, str | None] = {stored_name(name): None for name, _ in self.model.named_buffers()}
         ours |= {stored_name(name): name for name in self.model.state_dict()}
         load_tensors(self.model, shard_files(folder), str(folder), lambda name: ours.get(name, name))
@@ -294,7 +294,7 @@ class QwenOmniPolicy(OmniPolicy):
         cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None, speaker: str = SPEAKER,
         talker_gradient: bool = False,
     ) -> QwenOmniPolicy:  # fmt: skip
-        """Read a released checkpoint, or one that `save` wrote.
+        """Read a checkpoint, released or written by `save`.
 
         Raises:
             PolicyError: config, tokenizer, speakers or tensors do not fit. DataError: no `config.json`.
@@ -317,7 +317,7 @@ class QwenOmniPolicy(OmniPolicy):
 
 
 def _empty(config: Any, dtype: torch.dtype) -> Any:
-    """The model before its weights are filled in: `dtype`, but token2wav and what is computed from the config in float32.
+    """Make the model without weights: `dtype`, but token2wav and what is computed from the config in float32.
 
     `Module.to(dtype)` would also round the rotary frequencies, and a model made in bfloat16 has token2wav's filters in it.
     """

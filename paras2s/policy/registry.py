@@ -30,12 +30,12 @@ POLICIES = {
     "csm": "paras2s.policy.csm:CsmPolicy",
 }
 GROUP = "paras2s.policies"
-# The kind that a run without released weights trains from nothing.
+# The kind that a run without released weights trains from random weights.
 NEW_POLICY = "embedded"
 
 
 def policy_class(name: str) -> type[Policy]:
-    """A policy by its name in the table, an entry point's name, or `module:Class`.
+    """Return a policy class by its name in the table, an entry point's name, or `module:Class`.
 
     Raises:
         PolicyError: there is none of this name, or it is no `Policy`.
@@ -49,7 +49,7 @@ def policy_class(name: str) -> type[Policy]:
 
 
 def kind_of(folder: Path) -> str:
-    """The kind of policy of a checkpoint, from its config.
+    """Return the kind of policy of a checkpoint, from its config.
 
     Raises:
         PolicyError: no checkpoint, or of an architecture that nothing here reads.
@@ -87,7 +87,7 @@ def check_kind(folder: Path, kind: str | None) -> None:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a complete policy is there: its description is written last."""
+    """Return whether a complete policy is in the folder: its description is written last."""
     return has_adapters(folder) or any((folder / name).is_file() for name in ("policy.json", "config.json"))
 
 
@@ -99,7 +99,7 @@ def load_policy(
     decoder: str | None = None,
     speaks: bool = True,
 ) -> Policy:
-    """A policy from its checkpoint; `kind` None: what the checkpoint calls itself; `device` "auto": a GPU if there is one.
+    """Load a policy; `kind` None: what its checkpoint calls itself; `device` "auto": a GPU if there is one.
 
     A folder of adapters alone gives the policy that they were trained on, with the adapters folded in.
     It answers as the checkpoint says (see `answers.py`), and with its decoder where none is given; `speaks` False: without
@@ -125,7 +125,7 @@ def load_policy(
 
 
 def load_speaker(folder: Path, kind: str | None = None, device: str = "auto", decoder: str | None = None) -> Speaker:
-    """Opens what makes the sound of a checkpoint's answers, without the network that samples them.
+    """Open what makes the sound of a checkpoint's answers, without the network that samples them.
 
     Raises:
         PolicyError: the policy's sound cannot be made apart from it, or there is no decoder.
@@ -139,7 +139,7 @@ def load_speaker(folder: Path, kind: str | None = None, device: str = "auto", de
 
 
 def found_device(device: str) -> str:
-    """The device that a config means; by "auto" a GPU where there is one, else the processor."""
+    """Return the device that a config means; by "auto" a GPU where there is one, else the processor."""
     if device != "auto":
         return device
     import torch

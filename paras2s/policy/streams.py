@@ -29,7 +29,7 @@ Ends = Callable[[Tensor], Tensor]
 
 
 def run_stack(stack: Any, x: Tensor, start: Tensor | None = None, seen: Tensor | None = None, cache: Any = None) -> Tensor:
-    """A decoder's states [N, L, .] of inputs that start at `start` [N], or at 0; padding on the right is never looked at.
+    """Return a decoder's states [N, L, .] of inputs that start at `start` [N], or at 0; padding on the right is never read.
 
     Where positions have three rows, for pictures, sound without pictures has those of text, three times (`get_rope_index`).
     """
@@ -37,19 +37,19 @@ def run_stack(stack: Any, x: Tensor, start: Tensor | None = None, seen: Tensor |
     position = position.expand(len(x), -1)
     if "mrope_section" in stack.config.rope_parameters:
         position = position.expand(3, -1, -1)
-    how = {"position_ids": position, "past_key_values": cache, "use_cache": cache is not None}
-    return stack(inputs_embeds=x, attention_mask=seen, **how).last_hidden_state
+    settings = {"position_ids": position, "past_key_values": cache, "use_cache": cache is not None}
+    return stack(inputs_embeds=x, attention_mask=seen, **settings).last_hidden_state
 
 
 def behind(x: Tensor, lengths: Tensor, tail: Tensor) -> Tensor:
     """[N, L + T, H]: `tail` [N, T, H] put right behind each row's own length."""
     wide = nn.functional.pad(x, (0, 0, 0, tail.shape[1]))
-    place = lengths[:, None] + torch.arange(tail.shape[1], device=x.device)
-    return wide.scatter(1, place[..., None].expand_as(tail), tail)
+    index = lengths[:, None] + torch.arange(tail.shape[1], device=x.device)
+    return wide.scatter(1, index[..., None].expand_as(tail), tail)
 
 
 def stacked(blocks: Sequence[Block], pad: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Tokens and sampled mask [N, T, S] of all answers, padded to the longest block with one id a slot."""
+    """Return tokens and sampled mask [N, T, S] of all answers, padded to the longest block with one id a slot."""
     longest = max(block.tokens.shape[1] for block in blocks)
     tokens = [np.tile(np.array(pad), (len(block.tokens), longest, 1)) for block in blocks]
     sampled = [np.zeros(part.shape, dtype=bool) for part in tokens]
@@ -62,7 +62,7 @@ def stacked(blocks: Sequence[Block], pad: Sequence[int], device: torch.device) -
 def score(
     head: Callable[[Tensor], Tensor], hidden: Tensor, first: Tensor, tokens: Tensor, sampled: Tensor, temperature: float
 ) -> Tensor:
-    """Log-probs [N, T] of tokens [N, T]; step i is predicted at `first` + i. The head runs only where tokens were drawn."""
+    """Return log-probs [N, T] of tokens; step i is predicted at `first` + i. The head runs only where tokens were drawn."""
     row, step = sampled.nonzero(as_tuple=True)
     logits = head(hidden[row, first[row] + step])
     scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
@@ -87,8 +87,8 @@ class Reading:
         self.states = run_stack(stack, x, cache=self.cache)
         self.cache.batch_repeat_interleave(group_size)
         self.lengths = lengths.repeat_interleave(group_size)
-        place = torch.arange(self.width + limit, device=x.device)
-        self.seen = (place < self.lengths[:, None]) | (place >= self.width)
+        position = torch.arange(self.width + limit, device=x.device)
+        self.seen = (position < self.lengths[:, None]) | (position >= self.width)
 
     def feed(self, x: Tensor) -> Tensor:
         """Read one more input a row [n, .]; the state that predicts what follows it [n, .]."""
@@ -119,7 +119,7 @@ class Drawn:
 
 
 def drawn_by(head: Callable[[Tensor], Tensor], temperature: float, top_k: int) -> Draw:
-    """Steps of one slot."""
+    """Return a function that draws the steps of one slot."""
 
     def draw(state: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
         token, logp = pick(head(state), temperature, uniforms[:, 0], top_k)
@@ -129,7 +129,7 @@ def drawn_by(head: Callable[[Tensor], Tensor], temperature: float, top_k: int) -
 
 
 def one_of(ids: tuple[int, ...]) -> Ends:
-    """A step whose first token is one of these."""
+    """Return a function that tells a step whose first token is in `ids`."""
     return lambda tokens: torch.isin(tokens[:, 0], torch.tensor(ids, device=tokens.device))
 
 
@@ -158,7 +158,7 @@ def roll(reading: Reading, state: Tensor, active: Tensor, uniforms: Tensor, draw
 
 
 def pack(names: tuple[str, ...], drawn: Drawn, rows: slice, pad: Sequence[int], full_end: bool = False) -> Block:
-    """A group's answers of one stream, as long as its longest and at least one step.
+    """Pack a group's answers of one stream, as long as its longest and at least one step.
 
     `full_end`: all slots of the step that ends an answer were drawn, and not the first alone.
     """

@@ -55,13 +55,13 @@ class Pair:
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Pairs of a JSON Lines file: `question` and `answer` are clips, named from its folder, `text` is what the answer says.
+    """Read pairs of a JSON Lines file: `question` and `answer` are clips, named from its folder, `text` is what is answered.
 
     Raises:
         DataError: the file cannot be read. PolicyError: a line is no pair, or there are fewer than eight. AudioError: a clip
             cannot be read.
     """
-    found: list[Pair] = []
+    pairs: list[Pair] = []
     for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
@@ -70,10 +70,10 @@ def read_pairs(path: Path) -> list[Pair]:
             question, answer, text = (str(row[key]) for key in ("question", "answer", "text"))
         except (ValueError, KeyError, TypeError) as error:
             raise PolicyError(f"{path}:{number}: not an object with question, answer and text ({error})") from error
-        found.append(Pair(question, read_clip(path.parent / question), read_clip(path.parent / answer), text))
-    if len(found) < MIN_PAIRS:
-        raise PolicyError(f"{path}: {len(found)} pairs; give at least {MIN_PAIRS}, better 20, of different questions")
-    return found
+        pairs.append(Pair(question, read_clip(path.parent / question), read_clip(path.parent / answer), text))
+    if len(pairs) < MIN_PAIRS:
+        raise PolicyError(f"{path}: {len(pairs)} pairs; give at least {MIN_PAIRS}, better 20, of different questions")
+    return pairs
 
 
 @dataclass(frozen=True)
@@ -96,18 +96,18 @@ class PairScorer:
         self.prompts = [policy.encode_prompt([Turn("user", clip=pair.question)]) for pair in pairs]
 
     def targets(self) -> list[tuple[Block, ...]]:
-        """The answers as blocks, laid out by the settings that the policy has now."""
+        """Return the answers as blocks, laid out by the settings that the policy has now."""
         return [self.policy.encode_target(pair.answer, pair.text) for pair in self.pairs]
 
     def score(self, prompts: Sequence[Prompt], targets: Sequence[tuple[Block, ...]]) -> _Scored:
-        """Each target behind the prompt of the same place."""
+        """Score each target behind the prompt with the same index."""
         nats, counts = [], []
         for start in range(0, len(prompts), AT_ONCE):
-            here = list(targets[start : start + AT_ONCE])
+            batch = list(targets[start : start + AT_ONCE])
             with torch.no_grad():
-                parts = self.policy.logprobs(prompts[start : start + AT_ONCE], here, Sampling())
+                parts = self.policy.logprobs(prompts[start : start + AT_ONCE], batch, Sampling())
             nats.append(np.concatenate([-part.double().sum(1).cpu().numpy() for part in parts], 1))
-            counts += [np.concatenate([block.sampled[0].sum(0) for block in blocks]) for blocks in here]
+            counts += [np.concatenate([block.sampled[0].sum(0) for block in blocks]) for blocks in batch]
         return _Scored(np.concatenate(nats), np.array(counts))
 
 
@@ -133,14 +133,14 @@ def questions_matter(own: _Scored, others: _Scored) -> Finding:
 
 
 def settings_fit(scorer: PairScorer, targets: Sequence[tuple[Block, ...]], own: _Scored) -> Finding:
-    """T3: no setting beside the checkpoint's own makes the answers more probable; one that does not matter is named."""
+    """T3: no setting beside the checkpoint's own makes the answers more probable; a setting that does not matter is named."""
     name = "T3 no other setting fits better"
     better, alike, worse = [], [], 0
     for altered in scorer.policy.alterations():
         with altered.applied():
             answers = scorer.targets() if altered.lays_out_answers else targets
-            found = scorer.score([altered.prompt(prompt) for prompt in scorer.prompts], answers)
-        loss = found.total - own.total
+            scored = scorer.score([altered.prompt(prompt) for prompt in scorer.prompts], answers)
+        loss = scored.total - own.total
         if is_above_zero(-loss) and -loss.mean() > MIN_SHARE_BETTER * own.total.mean():
             better.append(f"{altered.name} ({-loss.mean():.2f} nats an answer better)")
         elif not is_above_zero(loss):
@@ -160,10 +160,10 @@ def sound_says_the_text(policy: Policy, prompts: Sequence[Prompt], recognise: Re
     name = "T4 sound says the text"
     said, clips = [], []
     for number, prompt in enumerate(prompts):
-        (one,) = policy.generate(SampleRequest([prompt], [[number]], policy.sampling))
-        text, clip = policy.decode_text(one.blocks, 0), policy.decode_audio(one.blocks, 0, number)
+        (generation,) = policy.generate(SampleRequest([prompt], [[number]], policy.sampling))
+        text, clip = policy.decode_text(generation.blocks, 0), policy.decode_audio(generation.blocks, 0, number)
         # An answer cut at the step limit has text that it did not come to speak.
-        if one.finish_reason[0] != "length":
+        if generation.finish_reason[0] != "length":
             said.append(text)
             clips.append(clip)
     if len(clips) < len(prompts) / 2:
@@ -190,7 +190,7 @@ def speech_survives_codes(policy: Policy, pairs: Sequence[Pair], recognise: Reco
 
 
 def pooled_word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> float | None:
-    """Word errors of all texts together, each weighed by its words; None where the references hold no word."""
+    """Return the word errors of all texts together, each weighed by its words; None if the references hold no word."""
     from paras2s.audio.asr import normalise_words, word_error_rate
 
     words = [len(normalise_words(text).split()) for text in references]
@@ -213,7 +213,7 @@ def recognised(clips: Sequence[Clip]) -> list[str]:
 
 
 def check_trained(policy: Policy, pairs: Sequence[Pair], recognise: Recognise = recognised) -> Iterator[Finding]:
-    """All of the checks above. One that the policy or this machine cannot do is not checked, with the reason."""
+    """Run all checks above; a check that the policy or this machine cannot do is left out, with the reason."""
     scorer = PairScorer(policy, pairs)
     try:
         targets = scorer.targets()
@@ -241,7 +241,7 @@ def check_trained(policy: Policy, pairs: Sequence[Pair], recognise: Recognise = 
 
 
 def is_above_zero(values: np.ndarray) -> bool:
-    """Whether differences over pairs are above 0 by more than chance."""
+    """Return whether differences over pairs are above 0 by more than chance."""
     from scipy.stats import wilcoxon
 
     return bool(np.any(values)) and float(wilcoxon(values, alternative="greater").pvalue) <= MAX_P

@@ -32,17 +32,17 @@ class ClipStore(Protocol):
     """Recorded clips by name, as a dataset holds them."""
 
     def clip(self, name: str) -> Clip:
-        """One clip, decoded."""
+        """Return one clip, decoded."""
 
     def cached_features(self, name: str) -> bytes | None:
-        """The features of the embedded front-end that are stored beside a clip (`ClipFeatures.to_bytes`), None without."""
+        """Return the features of the embedded front-end stored beside a clip (`ClipFeatures.to_bytes`), or None."""
 
 
 class Speaker(Protocol):
     """Makes the sound of answers, without the network that sampled them."""
 
     def speak(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
-        """Waveforms of answers from their codes [T, K], in order; empty where T is 0. What is drawn is drawn from the seeds."""
+        """Decode answers from their codes [T, K], in order; empty where T is 0. What is drawn is drawn from the seeds."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Sampling:
     """Sampling options.
 
     `top_k` of a stream (0: all) is for trying a released model as its makers do; training samples without it, since
-    a truncated policy is not the one whose log-probs are trained. `speak` False answers in text alone, where a policy can.
+    the truncated policy is not the policy that is trained. `speak` False answers in text alone, where a policy can.
     """
 
     text_temperature: float = 1.0
@@ -157,7 +157,7 @@ class Alteration:
 
 @dataclass(frozen=True)
 class PromptsRead:
-    """While answers are sampled: prompts have just been read (prefill), which took so many seconds."""
+    """While answers are sampled: prompts have just been read (prefill), which took `seconds`."""
 
     seconds: float
 
@@ -215,10 +215,10 @@ class Generation:
 
 
 def result_of(events: Generator[SamplingEvent, None, Result]) -> Result:
-    """Returns the result of sampling, and passes over what it says on the way."""
+    """Return the result of sampling, and pass over what it reports on the way."""
     while True:
         try:
             next(events)
         except StopIteration as done:
-            found: Result = done.value
-            return found
+            result: Result = done.value
+            return result

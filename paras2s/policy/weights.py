@@ -30,18 +30,18 @@ def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in state.items()}
 
 
-def check_state(expected: Shapes, found: Shapes, where: str) -> None:
+def check_state(expected: Shapes, stored: Shapes, where: str) -> None:
     """Compare what a model wants with what a checkpoint holds.
 
     Raises:
         PolicyError: tensors are missing, too many, or of another shape; names at most ten of them, with both shapes.
     """
-    faults = [f"{name} {list(expected[name])} is missing" for name in sorted(expected.keys() - found.keys())]
-    faults += [f"{name} {list(found[name])} is not wanted" for name in sorted(found.keys() - expected.keys())]
+    faults = [f"{name} {list(expected[name])} is missing" for name in sorted(expected.keys() - stored.keys())]
+    faults += [f"{name} {list(stored[name])} is not expected" for name in sorted(stored.keys() - expected.keys())]
     faults += [
-        f"{name} is {list(found[name])}, the config wants {list(expected[name])}"
-        for name in sorted(expected.keys() & found.keys())
-        if tuple(expected[name]) != tuple(found[name])
+        f"{name} is {list(stored[name])}, the config wants {list(expected[name])}"
+        for name in sorted(expected.keys() & stored.keys())
+        if tuple(expected[name]) != tuple(stored[name])
     ]
     if faults:
         more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
@@ -49,16 +49,16 @@ def check_state(expected: Shapes, found: Shapes, where: str) -> None:
 
 
 def shard_files(folder: Path) -> list[Path]:
-    """The safetensors files of a checkpoint: those of its index, or the only one.
+    """Return the safetensors files of a checkpoint: those of its index, or the only one.
 
     Raises:
-        PolicyError: there are none, or the index names one that is not there.
+        PolicyError: there are none, or a file that the index names is missing.
     """
     index = folder / INDEX
     if index.is_file():
         names = sorted(set(dict(read_json(index))["weight_map"].values()))
         if missing := [name for name in names if not (folder / name).is_file()]:
-            raise PolicyError(f"{folder / missing[0]}: the index names it and it is not there; copy the checkpoint again")
+            raise PolicyError(f"{folder / missing[0]}: the index names it and it is missing; copy the checkpoint again")
         return [folder / name for name in names]
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
@@ -66,7 +66,7 @@ def shard_files(folder: Path) -> list[Path]:
 
 
 def fingerprint(folder: Path) -> str | None:
-    """A hash of a checkpoint's weights by samples of each file; None without files.
+    """Return a hash of a checkpoint's weights by samples of each file; None without files.
 
     Other weights of the same shapes differ nearly everywhere, so samples tell them apart; all of 20 GB would take minutes.
     """
@@ -78,14 +78,14 @@ def fingerprint(folder: Path) -> str | None:
 
 
 def sample_digest(path: Path) -> bytes:
-    """A hash of a file's size, its beginning, and 16 places in it; of a small file all of it."""
+    """Return a hash of a file's size, its beginning, and 16 places in it; of a small file all of it."""
     size = path.stat().st_size
-    found = hashlib.sha256(size.to_bytes(8, "little"))
+    digest = hashlib.sha256(size.to_bytes(8, "little"))
     with path.open("rb") as file:
-        for place in range(_PLACES + 1):
-            file.seek(max(0, size - _SAMPLE_BYTES) * place // _PLACES)
-            found.update(file.read(_SAMPLE_BYTES))
-    return found.digest()
+        for part in range(_PLACES + 1):
+            file.seek(max(0, size - _SAMPLE_BYTES) * part // _PLACES)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.digest()
 
 
 def load_tensors(
@@ -96,7 +96,7 @@ def load_tensors(
 ) -> None:
     """Fill a model, or named tensors, from safetensors files, one at a time: a checkpoint is never in memory twice.
 
-    `rename` gives the model's name of a stored tensor, None for one that is to be ignored.
+    `rename` gives the model's name of a stored tensor, None for a tensor to be ignored.
 
     Raises:
         PolicyError: a file cannot be read, or the tensors do not fit; the model is then unchanged.
@@ -113,7 +113,7 @@ def load_tensors(
                     if (ours := rename(name)) is not None:
                         own[ours].copy_(held.get_tensor(name))
     except (FileNotFoundError, SafetensorError) as error:
-        raise PolicyError(f"{path or where}: cannot be read ({error}); copy the checkpoint again or make it anew") from error
+        raise PolicyError(f"{path or where}: cannot be read ({error}); copy or make the checkpoint again") from error
 
 
 def stored_shapes(files: Iterable[Path], rename: Callable[[str], str | None] = lambda name: name) -> dict[str, tuple[int, ...]]:
@@ -124,39 +124,39 @@ def stored_shapes(files: Iterable[Path], rename: Callable[[str], str | None] = l
     """
     from safetensors import SafetensorError, safe_open
 
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for path in files:
         try:
             with safe_open(path, "pt") as held:
                 for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
                     if (ours := rename(name)) is not None:
-                        found[ours] = tuple(held.get_slice(name).get_shape())
+                        shapes[ours] = tuple(held.get_slice(name).get_shape())
         except (OSError, SafetensorError) as error:
-            raise PolicyError(f"{path}: cannot be read ({error}); copy the checkpoint again or make it anew") from error
-    return found
+            raise PolicyError(f"{path}: cannot be read ({error}); copy or make the checkpoint again") from error
+    return shapes
 
 
 def adapter_rank(shapes: Shapes) -> int | None:
-    """The rank of the adapters among tensors; None where there are none."""
+    """Return the rank of the adapters among tensors, or None without adapters."""
     return next((shape[0] for name, shape in sorted(shapes.items()) if "lora_A" in name and shape), None)
 
 
-def check_rank(expected: Shapes, found: Shapes, where: str) -> None:
+def check_rank(expected: Shapes, given: Shapes, where: str) -> None:
     """Compare the ranks of adapters, which differ in every tensor.
 
     Raises:
         PolicyError: they are of another rank; says which to set.
     """
-    wanted, stored = adapter_rank(expected), adapter_rank(found)
-    if wanted is not None and stored is not None and wanted != stored:
+    rank, stored = adapter_rank(expected), adapter_rank(given)
+    if rank is not None and stored is not None and rank != stored:
         raise PolicyError(
-            f"{where}: holds adapters of rank {stored}, and rank {wanted} is wanted; set lora: {{rank: {stored}}} to what they "
-            "were trained with, or start anew"
+            f"{where}: holds adapters of rank {stored}, and rank {rank} is requested; set lora: {{rank: {stored}}} to what "
+            "they were trained with, or start again"
         )
 
 
 def load_released(family: Any, folder: Path, dtype: torch.dtype | None) -> Any:
-    """A model of transformers with a checkpoint's weights; `dtype` None: the one it is stored in.
+    """Load a model of transformers with a checkpoint's weights; `dtype` None: the precision it is stored in.
 
     Raises:
         PolicyError: a file cannot be read, or the tensors do not fit, by name.
@@ -172,16 +172,16 @@ def load_released(family: Any, folder: Path, dtype: torch.dtype | None) -> Any:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise PolicyError(f"{folder}: cannot be read ({one_line(error)}); copy the checkpoint again") from error
-    wanted = shapes_of(released.state_dict())
-    found = {name: shape for name, shape in wanted.items() if name not in report["missing_keys"]}
-    found |= {name: stored.get(name, ()) for name in report["unexpected_keys"]}
-    found |= {name: tuple(shape) for name, shape, _ in report["mismatched_keys"]}
-    check_state(wanted, found, str(folder))
+    expected = shapes_of(released.state_dict())
+    present = {name: shape for name, shape in expected.items() if name not in report["missing_keys"]}
+    present |= {name: stored.get(name, ()) for name in report["unexpected_keys"]}
+    present |= {name: tuple(shape) for name, shape, _ in report["mismatched_keys"]}
+    check_state(expected, present, str(folder))
     return released
 
 
 def stored_dtype(files: Iterable[Path]) -> torch.dtype:
-    """The precision of a checkpoint's first floating-point tensor.
+    """Return the precision of a checkpoint's first floating-point tensor.
 
     Raises:
         PolicyError: a file cannot be read, or none holds one.
@@ -194,8 +194,8 @@ def stored_dtype(files: Iterable[Path]) -> torch.dtype:
         for path in files:
             with safe_open(path, "pt") as held:
                 for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
-                    if (found := names.get(held.get_slice(name).get_dtype())) is not None:
-                        return found
+                    if (dtype := names.get(held.get_slice(name).get_dtype())) is not None:
+                        return dtype
     except (FileNotFoundError, SafetensorError) as error:
         raise PolicyError(f"{path}: cannot be read ({error}); copy the checkpoint again") from error
     raise PolicyError(f"{path}: holds no weights")
@@ -227,23 +227,23 @@ def write_tensors(folder: Path, state: Mapping[str, Tensor], shard_bytes: int = 
     write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
-def read_config(path: Path, wanted: Iterable[str]) -> dict[str, object]:
-    """A released `config.json`.
+def read_config(path: Path, keys: Iterable[str]) -> dict[str, object]:
+    """Read a released `config.json`.
 
     Raises:
         PolicyError: keys are missing. They are never filled from a class's defaults, which are not the checkpoint's.
     """
     try:
-        found = dict(read_json(path))
+        config = dict(read_json(path))
     except (TypeError, ValueError, json.JSONDecodeError) as error:
         raise PolicyError(f"{path}: not a model's config ({error})") from error
-    if missing := sorted(set(wanted) - found.keys()):
+    if missing := sorted(set(keys) - config.keys()):
         raise PolicyError(f"{path}: {', '.join(missing)} missing; defaults of a class are not those of its checkpoint")
-    return found
+    return config
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    """Copies as arrays, which travel between processes; bfloat16, which numpy has not, as the int16 of its bits."""
+    """Copy as arrays, which travel between processes; bfloat16, which numpy has not, as the int16 of its bits."""
     copied = {name: value.detach().cpu().clone() for name, value in tensors.items()}
     return {
         name: (value.view(torch.int16) if value.dtype == torch.bfloat16 else value).numpy() for name, value in copied.items()
@@ -265,7 +265,7 @@ def fill(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray], where:
 
 
 def check_fixed(released: Mapping[str, Any], fixed: Mapping[str, Any], where: str) -> None:
-    """Refuse a config that asks for what is not built; a key that is not there is the model's own default.
+    """Refuse a config that asks for what is not built; a missing key is the model's own default.
 
     Raises:
         PolicyError: by key.

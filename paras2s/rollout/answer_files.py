@@ -1,7 +1,7 @@
 """Sampled answers on disk, shard by shard, for `paras2s distill` to judge.
 
 A shard holds the answers to a few neighbouring queries. Its seeds depend on its place alone, so it does not matter which
-worker samples it, or when. Its sound lies beside it, a file an answer, where the policy has a codec of its own; where that
+worker samples it, or when. Its sound is stored beside it, a file an answer, where the policy has a codec of its own; where that
 is the embedded one, the codes are the sound. The codes are written last: a shard that has them is complete.
 """
 
@@ -69,7 +69,7 @@ class AnswerShard:
 
 @dataclass(frozen=True)
 class StoredAnswer:
-    """An answer as the embedded codec's codes [T, K], and the file of its sound: None where the codes are all there is."""
+    """An answer as the embedded codec's codes [T, K], and the file of its sound, None if only codes exist."""
 
     codes: np.ndarray
     file: Path | None
@@ -113,14 +113,14 @@ def sample_into(engine: Engine, clips: ClipStore, shard: AnswerShard) -> None:
 def _write_codes(shard: AnswerShard, codes: Sequence[np.ndarray], with_sound: bool) -> None:
     buffer = io.BytesIO()
     width = CODEC.num_codebooks
-    flat = np.concatenate([np.zeros((0, width), dtype=np.int16), *(one.astype(np.int16) for one in codes)])
+    flat = np.concatenate([np.zeros((0, width), dtype=np.int16), *(rows.astype(np.int16) for rows in codes)])
     described: dict[str, Any] = {
         "queries": np.array([query.id for query in shard.queries]),
         "group_size": shard.group_size,
         "made_of": shard.made_of,
         "with_sound": with_sound,
     }
-    np.savez(buffer, **described, steps=[len(one) for one in codes], codes=flat)
+    np.savez(buffer, **described, steps=[len(rows) for rows in codes], codes=flat)
     write_bytes(shard.path, buffer.getvalue())
 
 
@@ -136,7 +136,7 @@ def read_shard(shard: AnswerShard) -> list[StoredAnswer] | None:
     except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None
     # An answer that nothing was said in has no file.
-    files = [shard.sound(number) if with_sound and len(one) else None for number, one in enumerate(codes)]
+    files = [shard.sound(number) if with_sound and len(rows) else None for number, rows in enumerate(codes)]
     if any(file is not None and not file.is_file() for file in files):
         return None
-    return [StoredAnswer(one, file) for one, file in zip(codes, files, strict=True)]
+    return [StoredAnswer(rows, file) for rows, file in zip(codes, files, strict=True)]

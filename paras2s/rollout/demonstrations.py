@@ -75,13 +75,13 @@ def encode_targets_into(
 ) -> tuple[list[str], int]:
     """Encode demonstrations into files of a folder, where a file is missing; returns all names, and how many were encoded."""
     names, encoded = [], 0
-    for one in demonstrations:
-        beside = clips.cached_features(one.clip)
+    for demonstration in demonstrations:
+        beside = clips.cached_features(demonstration.clip)
         features = None if beside is None else hashlib.sha256(beside).hexdigest()
-        key = key_of(["target", encoder, clips.clip(one.clip).digest, features, one.text])
+        key = key_of(["target", encoder, clips.clip(demonstration.clip).digest, features, demonstration.text])
         names.append(f"{key[:2]}/{key}.npz")
         if not (folder / names[-1]).is_file():
-            write_target(folder / names[-1], policy.encode_demonstration(clips, one.clip, one.text))
+            write_target(folder / names[-1], policy.encode_demonstration(clips, demonstration.clip, demonstration.text))
             encoded += 1
     return names, encoded
 

@@ -36,7 +36,7 @@ class SampledShare:
 
 
 class EndedBatches:
-    """Cuts a share's answers into batches as they end: the same ones that a policy speaks that has all of them at once."""
+    """Cuts a share's answers into batches as they end: the same batches as for a policy that has all of them at once."""
 
     def __init__(self, policy: Policy, seeds: Sequence[int]) -> None:
         self._policy, self._seeds = policy, seeds

@@ -36,10 +36,10 @@ def kept(run_folder: Path) -> dict[int, Path]:
     Raises:
         DataError: there is none.
     """
-    found = steps_kept(run_folder / FOLDER)
-    if not found:
+    steps = steps_kept(run_folder / FOLDER)
+    if not steps:
         raise DataError(f"{run_folder / FOLDER}: no rollouts are kept; align.keep_rollouts_every says which steps are")
-    return found
+    return steps
 
 
 def export_rollouts(run_folder: Path, step: int | None, out: Path) -> int:

@@ -69,7 +69,7 @@ class PromptBatch:
 class StepAnswers:
     """The prompts of a step [B], their rollouts [B] without sound, and rewards [B, G].
 
-    `replaced` counts the groups that dynamic sampling replaced; None where it is off.
+    `replaced` counts the groups that dynamic sampling replaced; None if it is off.
     """
 
     prompts: PromptBatch
@@ -189,12 +189,12 @@ class Orchestrator:
         self, encode: Callable[[Sequence[Item]], Call], items: Sequence[Item], done: Callable[[int, int], None]
     ) -> list[str]:
         names: list[str] = []
-        # So many under way that no worker waits, and few enough to say how far it is.
+        # Enough under way that no worker waits, and few enough to report progress.
         at_once = 2 * ENCODED_AT_ONCE * self.roles.rollout.count
         for start in range(0, len(items), at_once):
             stop = min(start + at_once, len(items))
             parts = [items[first : min(first + ENCODED_AT_ONCE, stop)] for first in range(start, stop, ENCODED_AT_ONCE)]
-            for part, encoded, spans in results([encode(one) for one in parts]):
+            for part, encoded, spans in results([encode(part) for part in parts]):
                 names += part
                 self._encoded += encoded
                 self._spans += spans
@@ -315,7 +315,7 @@ class Orchestrator:
 
 @contextmanager
 def open_orchestrator(run: RunConfig, sft: Path, rewards: RewardSetup, resume_from: Path | None) -> Iterator[Orchestrator]:
-    """An orchestrator for as long as the block lasts; an error in an actor is raised here as itself.
+    """Open an orchestrator for as long as the block lasts; an error in an actor is raised as itself.
 
     Raises:
         ConfigError: the cluster does not hold its workers. PolicyError: a worker is gone for good.

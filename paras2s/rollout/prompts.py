@@ -63,9 +63,9 @@ def encoder_version(policy: Policy, checkpoint: Path) -> str:
     elsewhere = sorted(dict(read_json(pointers)).values()) if pointers.is_file() else []
     places = [checkpoint, *map(Path, elsewhere)]
     files = [
-        [number, str(path.relative_to(place)), sample_digest(path).hex()]
-        for number, place in enumerate(places)
-        for path in sorted(place.rglob("*"))
+        [number, str(path.relative_to(folder)), sample_digest(path).hex()]
+        for number, folder in enumerate(places)
+        for path in sorted(folder.rglob("*"))
         if path.is_file()
     ]
     return key_of([__version__, type(policy).__qualname__, str(_dtype(policy)), files])

@@ -65,7 +65,7 @@ Rewards = Sequence[Sequence[Reward | Unscored]]
 class KeptAnswer:
     """An answer of a step as it is listed: group b of B, answer g of G. `unscored` says why there is no reward.
 
-    `steps` T is its length; `advantage` is None where nothing was learned from it.
+    `steps` T is its length; `advantage` is None if nothing was learned from it.
     """
 
     group: int
@@ -151,17 +151,17 @@ def step_path(folder: Path, step: int) -> Path:
 
 def steps_kept(folder: Path) -> dict[int, Path]:
     """Return the files of the steps that are kept, in order."""
-    found = {int(number): path for path in folder.glob("step_*.parquet") if (number := path.stem[5:]).isdecimal()}
-    return dict(sorted(found.items()))
+    steps = {int(number): path for path in folder.glob("step_*.parquet") if (number := path.stem[5:]).isdecimal()}
+    return dict(sorted(steps.items()))
 
 
 def write_step(folder: Path, step: int, rollouts: Sequence[Rollout], rewards: Rewards, advantages: Values) -> None:
-    """Write a step's file, then its row of the index; advantages are None where nothing was learned from an answer.
+    """Write a step's file, then its row of the index; an advantage is None if nothing was learned from the answer.
 
     Raises:
         StorageError: the disk refused.
     """
-    values = [[one.value if isinstance(one, Reward) else None for one in row] for row in rewards]
+    values = [[reward.value if isinstance(reward, Reward) else None for reward in row] for row in rewards]
     rows = [
         _row(group, answer, rollout, rewards[group][answer], advantages[group][answer])
         for group, rollout in enumerate(rollouts)
@@ -179,7 +179,8 @@ def write_step(folder: Path, step: int, rollouts: Sequence[Rollout], rewards: Re
     write_bytes(step_path(folder, step), sink.getvalue().to_pybytes())
     groups = [indexed(rollout.query_id, row) for rollout, row in zip(rollouts, values, strict=True)]
     append_jsonl(
-        folder / INDEX, {"step": step, "groups": [[one.query_id, one.mean, one.spread, one.unscored] for one in groups]}
+        folder / INDEX,
+        {"step": step, "groups": [[group.query_id, group.mean, group.spread, group.unscored] for group in groups]},
     )
 
 
@@ -220,12 +221,12 @@ def _row(group: int, answer: int, rollout: Rollout, reward: Reward | Unscored, a
 
 
 def _column(rows: Sequence[dict[str, Any]], field: pa.Field) -> pa.Array:
-    """A column of the rows; lists by their offsets, since a Python number for every token would take longer than the file."""
+    """Make a column of the rows; lists by their offsets, since a Python number for every token would take longer."""
     values = [row[field.name] for row in rows]
     if not pa.types.is_list(field.type):
         return pa.array(values, field.type)
     offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    flat = np.concatenate([np.asarray(one) for one in values])
+    flat = np.concatenate([np.asarray(value) for value in values])
     return pa.ListArray.from_arrays(offsets, pa.array(flat, field.type.value_type, from_pandas=True))
 
 
@@ -234,7 +235,7 @@ def _joined(parts: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
 
 
 def _trimmed(block: Block, answer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens, log-probs (NaN: forced) and streams [T, S] of one answer, without the padding after its end."""
+    """Return tokens, log-probs (NaN: forced) and streams [T, S] of one answer, without the padding after its end."""
     sampled = block.sampled[answer]
     steps = int(np.flatnonzero(sampled.any(1)).max(initial=-1)) + 1
     logp = np.where(sampled, block.behaviour_logp[answer], np.nan)
@@ -256,10 +257,10 @@ def open_step(path: Path) -> pq.ParquetFile:
         file = pq.ParquetFile(path)
     except (OSError, pa.ArrowException) as error:
         raise DataError(f"{path.name}: cannot be read ({one_line(error)}); delete it to have it left out") from error
-    found = (file.schema_arrow.metadata or {}).get(b"version", b"").decode()
-    if found != str(VERSION):
+    version = (file.schema_arrow.metadata or {}).get(b"version", b"").decode()
+    if version != str(VERSION):
         raise DataError(
-            f"{path.name}: is of version {found or 'none'} of the records of rollouts, this program reads {VERSION}"
+            f"{path.name}: is of version {version or 'none'} of the records of rollouts, this program reads {VERSION}"
         )
     if missing := [field.name for field in SCHEMA if field not in file.schema_arrow]:
         raise DataError(f"{path.name}: has no column {missing[0]}, or one of another type; delete it to have it left out")
@@ -327,21 +328,21 @@ def read_index(folder: Path) -> dict[int, list[IndexedGroup]]:
     if not path.is_file():
         return {}
     try:
-        found = [_IndexRow.model_validate(row) for row in read_jsonl(path)]
+        rows = [_IndexRow.model_validate(row) for row in read_jsonl(path)]
     except ValidationError as error:
         raise DataError(f"{INDEX}: holds another kind of rows ({one_line(error)})") from error
-    return dict(sorted((row.step, [IndexedGroup(*group) for group in row.groups]) for row in found))
+    return dict(sorted((row.step, [IndexedGroup(*group) for group in row.groups]) for row in rows))
 
 
 def step_summary(step: int, groups: Sequence[IndexedGroup]) -> dict[str, Any]:
-    """A step in a list: mean reward, widest standard deviation, groups without spread, unscored answers; None is not known."""
-    means = [one.mean for one in groups if one.mean is not None]
-    spreads = [one.spread for one in groups if one.spread is not None]
+    """Summarise a step: mean reward, widest standard deviation, groups without spread, unscored answers; None is not known."""
+    means = [group.mean for group in groups if group.mean is not None]
+    spreads = [group.spread for group in groups if group.spread is not None]
     return {
         "step": step,
         "groups": len(groups),
         "mean": fmean(means) if means else None,
         "widest": max(spreads, default=None),
         "flat": sum(spread == 0 for spread in spreads),
-        "unscored": sum(one.unscored for one in groups),
+        "unscored": sum(group.unscored for group in groups),
     }

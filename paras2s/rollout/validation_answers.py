@@ -1,6 +1,6 @@
 """The answers to validation queries that a run keeps at each evaluation, so that other judges may score them afterwards.
 
-A step's lie in `RUN/validation/step_000010`: a clip an answer, and `answers.jsonl` with their texts and rewards.
+A step's answers are in `RUN/validation/step_000010`: a clip an answer, and `answers.jsonl` with their texts and rewards.
 """
 
 from __future__ import annotations

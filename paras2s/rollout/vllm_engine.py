@@ -40,12 +40,12 @@ def engine_python(config: SamplingConfig) -> Path:
     """
     beside = REPOSITORY / ".venv-vllm" / "bin" / "python"
     # Not resolved: an environment's interpreter is a link, and is its environment's only under its own name.
-    found = (config.engine_python or beside).absolute()
-    if not found.exists():
+    python = (config.engine_python or beside).absolute()
+    if not python.exists():
         raise ConfigError(
-            f"align.sampling.engine: no vLLM at {found}; run `make vllm-env`, or set align.sampling.engine_python"
+            f"align.sampling.engine: no vLLM at {python}; run `make vllm-env`, or set align.sampling.engine_python"
         )
-    return found
+    return python
 
 
 def as_block(decoder: CausalDecoder, slot: str, answers: Sequence[Answer]) -> Block:
@@ -79,16 +79,16 @@ class VllmEngine:
     def _start(self) -> Any:
         """Start the engine on this machine and this worker's own GPUs, if it has any."""
         on_gpu = torch.cuda.is_available()
-        # A test or a user may stand in another folder than the package's.
+        # A test or a user may be in another folder than the package's.
         variables = {"PYTHONPATH": str(REPOSITORY)}
         if on_gpu:
             variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+        strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
         options = {
             "num_cpus": 0,
-            "scheduling_strategy": here,
+            "scheduling_strategy": strategy,
             "runtime_env": {"py_executable": str(self._python), "env_vars": variables},
         }
         dtype = str(self.decoder.dtype).removeprefix("torch.")
@@ -127,20 +127,20 @@ class VllmEngine:
             [self.decoder.embed_prompt(prompt) for prompt in prompts],
         )
         try:
-            found = ray.get(self._worker.sample.remote(*arguments))
+            sampled = ray.get(self._worker.sample.remote(*arguments))
         except ray.exceptions.RayActorError as error:
             print(f"vLLM's engine died and is started again: {error}", file=sys.stderr)
             self._worker = self._start()
             if self._weights is not None:
                 ray.get(self._worker.set_weights.remote(self._weights, self.version))
-            found = ray.get(self._worker.sample.remote(*arguments))
+            sampled = ray.get(self._worker.sample.remote(*arguments))
         generations = [
             Generation(
                 (as_block(self.decoder, self.policy.spec.slots[0].name, answers),),
                 tuple(finish for _, _, finish in answers),
                 tuple(row),
             )
-            for answers, row in zip(found, request.seeds, strict=True)
+            for answers, row in zip(sampled, request.seeds, strict=True)
         ]
         both = zip(query_ids, generations, strict=True)
         rollouts = [decoded(self.policy, query_id, self.version, generation) for query_id, generation in both]

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-# vLLM shares a prompt's cache in whole blocks. Its own 128 on the CPU would prefill every answer of a short prompt anew;
+# vLLM shares a prompt's cache in whole blocks. Its own 128 on the CPU would prefill every answer of a short prompt again;
 # the CPU's kernels want a multiple of 32.
 BLOCK_TOKENS = 32
 
@@ -150,8 +150,8 @@ class VllmWorker:
                 raise ValueError(f"a prompt of {length} and {max_steps} steps are over the engine's {self.max_length}")
             requests += [request] * len(row)
             settings += [self._setting(temperature, max_steps, stop_ids, seed) for seed in row]
-        found = self.llm.generate(requests, settings, use_tqdm=False)
-        answers = (_answer(one.outputs[0]) for one in found)
+        outputs = self.llm.generate(requests, settings, use_tqdm=False)
+        answers = (_answer(output.outputs[0]) for output in outputs)
         return [[next(answers) for _ in row] for row in seeds]
 
     def _request(self, prompt: Sequence[int], embedding: np.ndarray | None) -> tuple[dict[str, Any], int]:

@@ -69,7 +69,7 @@ def reserve(role: RoleConfig, count: int, strategy: str) -> Any:
 
 
 def actor_options(role: RoleConfig, group: Any, bundle: int) -> dict[str, Any]:
-    """Options of an actor that stands in a bundle of a placement group."""
+    """Return the options of an actor in a bundle of a placement group."""
     strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
     return {
         "num_cpus": role.cpus,
@@ -206,7 +206,7 @@ class WorkerGroup:
 class Call:
     """A call to one worker of a group, which can be made again on another, together with the calls that read its results.
 
-    `refs` are its results'; `reads` are the calls whose results it reads. Its first worker is `to`, else the one whose turn
+    `refs` are its results'; `reads` are the calls whose results it reads. Its first worker is `to`, else the worker whose turn
     it is.
     """
 

@@ -45,7 +45,7 @@ def batch_of_step(config: AnchorConfig | None, examples: Examples, seed: int, st
     rows = rows_of_step(step // config.every, config.demonstrations, len(examples), [seed, Stream.ANCHOR_ORDER])
     rng = np.random.default_rng([seed, Stream.ANCHOR_AUGMENT, step])
     chosen = [examples[row] for row in rows]
-    return tuple(replace(one, prompt=examples.augment(one.prompt, rng)) for one in chosen)
+    return tuple(replace(example, prompt=examples.augment(example.prompt, rng)) for example in chosen)
 
 
 def add_anchor(

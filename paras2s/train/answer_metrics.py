@@ -18,10 +18,12 @@ def answer_metrics(
     """
     metrics: dict[str, float | int | None] = {}
     parts = [reward.parts for row in rewards for reward in row if isinstance(reward, Reward)]
-    for name in dict.fromkeys(name for one in parts for name in one):
-        metrics[f"reward/{name}"] = fmean(one[name] for one in parts if name in one)
+    for name in dict.fromkeys(name for part in parts for name in part):
+        metrics[f"reward/{name}"] = fmean(part[name] for part in parts if name in part)
     for stream, number in (("text", TEXT), ("audio", AUDIO)):
-        logps = [block.behaviour_logp[block.sampled & (block.streams == number)] for one in rollouts for block in one.blocks]
+        logps = [
+            block.behaviour_logp[block.sampled & (block.streams == number)] for rollout in rollouts for block in rollout.blocks
+        ]
         if count := sum(map(len, logps)):
             metrics[f"entropy_{stream}"] = -float(sum(part.sum() for part in logps)) / count
     texts = Counter(text for rollout in rollouts for text in rollout.texts)

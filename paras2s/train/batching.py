@@ -82,7 +82,7 @@ def _padded(block: Block, steps: int) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 
 def top_groups_by_reward_std(advantages: Sequence[Sequence[float | None]], count: int) -> list[int]:
-    """The `count` groups whose advantages differ most, in their order; the rest would move little (after DAPO, section 3.2).
+    """Return the `count` groups whose advantages differ most, in their order; the rest would move little (after DAPO, 3.2).
 
     A group with fewer than two advantages is never among them.
     """

@@ -85,7 +85,7 @@ class Trainable(Protocol):
 def save_training(folder: Path, policy: Trainable, optimiser: torch.optim.Optimizer, position: Position) -> None:
     """Write a checkpoint; `trainer.json` comes last, as the sign that it is complete. With LoRA it holds the adapters alone.
 
-    What no gradient has reached yet has no state in the optimiser: all of it, before the first update.
+    A parameter that no gradient has reached has no state in the optimiser; before the first update none has.
     """
     from safetensors.torch import save
 
@@ -125,9 +125,9 @@ def _fill_from_parts(parts: Path, learning: Mapping[str, Tensor]) -> None:
     try:
         described = FileSystemReader(parts).read_metadata().state_dict_metadata
         sizes = {name: tuple(getattr(described.get(f"model.{name}"), "size", ())) for name in learning}
-        there = {name: size for name, size in sizes.items() if f"model.{name}" in described}
-        check_rank(shapes_of(learning), there, str(parts))
-        check_state(shapes_of(learning), there, str(parts))
+        present = {name: size for name, size in sizes.items() if f"model.{name}" in described}
+        check_rank(shapes_of(learning), present, str(parts))
+        check_state(shapes_of(learning), present, str(parts))
         load(held, checkpoint_id=parts, no_dist=True)
     # Torch derives the first from BaseException.
     except (CheckpointException, RuntimeError, ValueError, EOFError, OSError) as error:
@@ -198,13 +198,13 @@ def latest_checkpoint(folder: Path) -> Path | None:
 def best_by_validation(rows: Sequence[Mapping[str, Any]]) -> int | None:
     """Return the updates of the highest validation reward in the log, the first of equals; None if none was scored."""
     scored = [(row["validation_reward"], row["step"] + 1) for row in rows if row.get("validation_reward") is not None]
-    return max(scored, key=lambda one: (one[0], -one[1]))[1] if scored else None
+    return max(scored, key=lambda row: (row[0], -row[1]))[1] if scored else None
 
 
 def under_one_model(
-    rows: Sequence[Mapping[str, Any]], refreshed: int, rewards: Mapping[int, float | None], there: Collection[int]
+    rows: Sequence[Mapping[str, Any]], refreshed: int, rewards: Mapping[int, float | None], existing: Collection[int]
 ) -> list[Mapping[str, Any]]:
-    """Return the log's rows whose checkpoints are `there`, by updates, with validation rewards that compare.
+    """Return the log's rows whose checkpoints are `existing`, by updates, with validation rewards that compare.
 
     A reward model that was trained again after `refreshed` updates gives other scores than the model before it, so
     evaluations of earlier steps have the `rewards` that it gives their answers, by step; without one they are not compared.
@@ -212,13 +212,13 @@ def under_one_model(
     return [
         row if row["step"] >= refreshed else {**row, "validation_reward": rewards.get(row["step"])}
         for row in rows
-        if row["step"] + 1 in there
+        if row["step"] + 1 in existing
     ]
 
 
 def superseded(updates: Sequence[int], keep: int | None, best: int | None) -> list[int]:
     """Return the checkpoints to remove: all but the `keep` newest (None: all stay) and the best."""
-    return [] if keep is None else [one for one in sorted(updates)[:-keep] if one != best]
+    return [] if keep is None else [update for update in sorted(updates)[:-keep] if update != best]
 
 
 def remove_superseded(folder: Path, keep: int | None, best: int | None) -> None:

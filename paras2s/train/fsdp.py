@@ -116,9 +116,9 @@ class Sharded(Devices):
         """Return the maxima over all ranks."""
         return self._reduced(values, dist.ReduceOp.MAX)
 
-    def _reduced(self, values: np.ndarray, how: Any) -> np.ndarray:
+    def _reduced(self, values: np.ndarray, reduction: Any) -> np.ndarray:
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor, how)
+        dist.all_reduce(tensor, reduction)
         return tensor.cpu().numpy()
 
     @contextmanager
@@ -152,11 +152,11 @@ class Sharded(Devices):
 
     def clip(self, parameters: Iterable[Tensor], norm: float) -> float:
         """Scale the gradients of all ranks' parts down to `norm`; returns what it was."""
-        found: Any = torch.nn.utils.clip_grad_norm_(list(parameters), norm)
-        return float(found.full_tensor())
+        total: Any = torch.nn.utils.clip_grad_norm_(list(parameters), norm)
+        return float(total.full_tensor())
 
     def full_tensors(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Gather tensors from all ranks, each of which must call this: many in one exchange, which has a cost of its own."""
+        """Gather tensors from all ranks, which must all call this: many in one exchange, which has a cost of its own."""
         batch: dict[str, Tensor] = {}
         held = 0
         for name, tensor in tensors.items():
@@ -170,7 +170,7 @@ class Sharded(Devices):
             yield from self._gather(batch)
 
     def _gather(self, batch: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Gather tensors of one precision, of which every rank holds some rows: filled up, so that all send equally many."""
+        """Gather tensors of one precision, with some rows at every rank: filled up, so that all send equally many."""
         parts = []
         for tensor in batch.values():
             own: Tensor = getattr(tensor, "to_local")()  # noqa: B009 - a method of DTensor alone
@@ -183,8 +183,8 @@ class Sharded(Devices):
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         gather(received, sent)
         places = torch.split(received.view(self.world, -1), [len(part) for part in parts], dim=1)
-        for (name, tensor), place in zip(batch.items(), places, strict=True):
-            rows = place.reshape(self.world * self._rows(tensor), *tensor.shape[1:])
+        for (name, tensor), gathered in zip(batch.items(), places, strict=True):
+            rows = gathered.reshape(self.world * self._rows(tensor), *tensor.shape[1:])
             yield name, rows[: len(tensor)]
 
     def _rows(self, tensor: Tensor) -> int:

@@ -82,7 +82,7 @@ class Learner:
         groups += [{"params": adaptor, "peak": config.optimizer.adaptor_lr}] if adaptor else []
         self.optimiser = torch.optim.AdamW(groups, weight_decay=0.0, betas=(0.9, 0.99), fused=True)
         self.next_step = 0
-        # Of the last step's answers [B, G]; None where nothing was learned from an answer.
+        # Of the last step's answers [B, G]; None for an answer from which nothing was learned.
         self.advantages: Values = []
 
     def step(
@@ -145,7 +145,7 @@ class Learner:
     ) -> Metrics:
         """Add up the gradient of this rank's micro-batches as if all ranks' were one batch, then step the optimiser.
 
-        `padding` goes through as well, and adds nothing. So many passes run `at_once`.
+        `padding` goes through as well, and adds nothing. `at_once` passes run at a time.
         """
         model, dtype = self.policy.model, self.compute_dtype
         tokens = [token_batch(batch.answers, dtype, self.policy.device) for batch in batches]
@@ -186,7 +186,7 @@ class Learner:
         return add_anchor(self.policy, self.devices, anchor, anchored, self.config.optimizer.micro_batch_size)
 
     def _anchor_metrics(self, losses: np.ndarray | None) -> Metrics:
-        """The anchor's metrics over all ranks.
+        """Return the anchor's metrics over all ranks.
 
         Raises:
             PolicyError: its loss is not finite.

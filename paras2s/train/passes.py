@@ -35,19 +35,19 @@ def add_gradients(
     """
     if at_once == 1:
         results = []
-        for one in passes:
-            loss, result = one()
+        for compute in passes:
+            loss, result = compute()
             torch.autograd.backward(loss)
             results.append(result)
         return results
     learned = [parameter for parameter in parameters if parameter.requires_grad]
 
-    def differentiated(one: Callable[[], tuple[Tensor, Result]]) -> tuple[tuple[Tensor | None, ...], Result]:
-        loss, result = one()
+    def differentiated(compute: Callable[[], tuple[Tensor, Result]]) -> tuple[tuple[Tensor | None, ...], Result]:
+        loss, result = compute()
         return torch.autograd.grad(loss, learned, allow_unused=True), result
 
     results = []
-    for gradients, result in side_by_side([partial(differentiated, one) for one in passes], at_once):
+    for gradients, result in side_by_side([partial(differentiated, compute) for compute in passes], at_once):
         for parameter, gradient in zip(learned, gradients, strict=True):
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
@@ -56,13 +56,13 @@ def add_gradients(
 
 
 def side_by_side(passes: Sequence[Callable[[], Result]], at_once: int) -> list[Result]:
-    """Return the results of the passes, `at_once` of which run at a time, in threads of their own.
+    """Return the results of the passes; `at_once` run at a time, in threads of their own.
 
     Modes of torch belong to a thread: a pass without a gradient must say so itself.
     """
     if at_once == 1:
-        return [one() for one in passes]
-    return list(_pool(at_once).map(lambda one: one(), passes))
+        return [compute() for compute in passes]
+    return list(_pool(at_once).map(lambda compute: compute(), passes))
 
 
 @lru_cache(maxsize=1)

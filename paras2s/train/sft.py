@@ -127,7 +127,9 @@ class Warmup:
         rows = rows_of_step(step, self.config.batch_size, len(self.examples), [self.seed, Stream.WARMUP_ORDER])
         rng = np.random.default_rng([self.seed, Stream.WARMUP_AUGMENT, step])
         chosen = [self.examples[row] for row in rows]
-        return [replace(one, prompt=self.policy.augment_prompt(one.prompt, self.config.augment, rng)) for one in chosen]
+        return [
+            replace(example, prompt=self.policy.augment_prompt(example.prompt, self.config.augment, rng)) for example in chosen
+        ]
 
     def step(self, number: int) -> dict[str, float]:
         """Make one update; return the losses in nats a token."""

@@ -255,7 +255,7 @@ def test_adapters_of_another_rank_or_of_all_weights_are_refused(own: World, tmp_
     values["align"]["lora"] = {"rank": 3, "alpha": 4}
     config.write_text(yaml.safe_dump(values))
     with pytest.raises(
-        PolicyError, match=r"trained.safetensors: holds adapters of rank 2, and rank 3 is wanted; set lora: \{rank: 2\}"
+        PolicyError, match=r"trained.safetensors: holds adapters of rank 2, and rank 3 is requested; set lora: \{rank: 2\}"
     ):
         export_checkpoint(own.checkpoint, tmp_path / "out")
     values["align"]["lora"] = None
@@ -269,7 +269,7 @@ def test_adapters_of_another_rank_or_of_all_weights_are_refused(own: World, tmp_
     [
         ({"base_model_name_or_path": "/nowhere"}, "adapter_config.json: the weights beneath the adapters are not at /nowhere"),
         ({"base_fingerprint": "0" * 32}, "adapter_config.json: the adapters were trained on other weights"),
-        ({"r": 5}, r"adapter_model.safetensors: holds adapters of rank 2, and rank 5 is wanted; set lora: \{rank: 2\}"),
+        ({"r": 5}, r"adapter_model.safetensors: holds adapters of rank 2, and rank 5 is requested; set lora: \{rank: 2\}"),
         ({"r": "two"}, "adapter_config.json: r and lora_alpha must be whole numbers"),
     ],
     ids=["weights gone", "other weights", "another rank", "no number"],

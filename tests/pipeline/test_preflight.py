@@ -301,11 +301,11 @@ def test_adapters_of_another_rank_are_refused_with_theirs(released: Path, tmp_pa
     load_policy(tmp_path / "adapters", device="cpu")
     path = tmp_path / "adapters/adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"r": 4}))
-    with pytest.raises(PolicyError, match=r"adapter_model.safetensors: holds adapters of rank 2, and rank 4 is wanted"):
+    with pytest.raises(PolicyError, match=r"adapter_model.safetensors: holds adapters of rank 2, and rank 4 is requested"):
         load_policy(tmp_path / "adapters", device="cpu")
     other = KimiPolicy.load(released)
     other.add_lora(3, 4)
     with pytest.raises(
-        PolicyError, match=r"trained.safetensors: holds adapters of rank 2, and rank 3 is wanted; set lora: {rank: 2}"
+        PolicyError, match=r"trained.safetensors: holds adapters of rank 2, and rank 3 is requested; set lora: {rank: 2}"
     ):
         fill_trained(tmp_path, other)

@@ -86,7 +86,7 @@ def test_tensors_that_do_not_fit_are_named_and_nothing_is_filled(kind: str, tmp_
     save_file(tensors, tmp_path / "bad" / "model.safetensors")
     with pytest.raises(PolicyError, match="3 tensors do not fit") as error:
         policy.reload(tmp_path / "bad")
-    for said in (f"{missing} {list(WRITERS[kind][2]()[missing])} is missing", "vision.weight [2] is not wanted",
+    for said in (f"{missing} {list(WRITERS[kind][2]()[missing])} is missing", "vision.weight [2] is not expected",
                  f"{other} is [31], the config wants {list(WRITERS[kind][2]()[other])}"):  # fmt: skip
         assert said in str(error.value)
     assert all(torch.equal(value, before[name]) for name, value in policy.tensors().items())

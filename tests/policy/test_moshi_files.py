@@ -74,7 +74,7 @@ def test_6_tensors_that_do_not_fit_are_refused_by_name(saved: Path, tmp_path: Pa
     with pytest.raises(PolicyError) as refused:
         MoshiPolicy.load(folder)
     for part in ("4 tensors", "lm_head.weight is [11, 24], the config wants [12, 24]", "lm_heads.weight [3, 8, 16] is missing",
-                 "extra.weight [3, 8, 16] is not wanted", "downsample.conv.weight"):  # fmt: skip
+                 "extra.weight [3, 8, 16] is not expected", "downsample.conv.weight"):  # fmt: skip
         assert part in str(refused.value)
 
 

@@ -272,7 +272,7 @@ def test_stacked_experts_and_their_stored_matrices_are_the_same_memory(policy: O
         (lambda config: setattr(config.talker_config, "codec_eos_token_id", 3), r"codec control ids .* must lie from 6 to 14"),
         (lambda config: setattr(config.code2wav_config, "num_quantizers", 4), r"differ in codes: \[3, 4\] a frame"),
         (lambda config: setattr(config, "assistant_token_id", 5), r"'assistant' and 'user' are other ids to the tokenizer"),
-        (lambda config: setattr(config, "tts_pad_token_id", 320), r"must lie below 320"),
+        (lambda config: setattr(config, "tts_pad_token_id", 320), r"must be below 320"),
         (
             lambda config: setattr(config.thinker_config, "audio_token_id", 1),
             r"<\|audio_pad\|> is \d+ to the tokenizer and 1 to the",

@@ -445,7 +445,7 @@ def test_half_precision_leaves_alone_what_must_not_be_rounded(saved: Path, polic
     ("name", "value", "complaint"),
     [
         ("talker.codec_head.weight", None, r"talker.codec_head.weight \[11, 16\] is missing"),
-        ("talker.extra", torch.zeros(2), r"talker.extra \[2\] is not wanted"),
+        ("talker.extra", torch.zeros(2), r"talker.extra \[2\] is not expected"),
         ("thinker.lm_head.weight", torch.zeros(3, 32), r"thinker.lm_head.weight is \[3, 32\], the config wants \[320, 32\]"),
         ("thinker.model.norm.weight", None, r"thinker.model.norm.weight is missing; this is no Omni model"),
     ],
@@ -591,7 +591,7 @@ def test_a_model_and_a_tokenizer_that_do_not_belong_together_are_refused() -> No
     with pytest.raises(PolicyError, match="must lie from 6 to 10"):
         Omni(full, tokenizer, tiny.tiny_speakers())
     full = tiny.tiny_model(tokenizer)
-    with pytest.raises(PolicyError, match=r"must lie below 320"):
+    with pytest.raises(PolicyError, match=r"must be below 320"):
         Omni(full, tokenizer, {"Chelsie": tiny.tiny_speakers()["Chelsie"] | {"bos_token": 320}})
     with pytest.raises(PolicyError, match=r"the tokenizer has no <\|im_start\|>"):
         Omni(full, Qwen2Tokenizer(vocab={"a": 0}, merges=[]), tiny.tiny_speakers())

@@ -20,45 +20,45 @@ from paras2s.policy.types import Alteration, Prompt
 
 
 def alterations_of(model: DualStreamNetwork) -> list[Alteration]:
-    """Alterations of rotary positions; with an audio branch also of heads, tap, delay, scale and marks of the prompt."""
+    """Return alterations of rotary positions; with an audio branch also of heads, tap, delay, scale and marks of the prompt."""
     config = model.dual_config
 
     def configured(**values: Any) -> Callable[[], AbstractContextManager[None]]:
         return partial(_attribute, model, "dual_config", config.model_copy(update=values))
 
-    found = [
+    alterations = [
         Alteration(f"rotary base x {factor:g}", configured(rope_theta=config.rope_theta * factor))
         for factor in (0.01, 0.1, 10.0, 100.0)
     ]
-    found.append(Alteration("rotary positions in pairs or in halves, the other way", partial(_other_pairs, model)))
+    alterations.append(Alteration("rotary positions in pairs or in halves, the other way", partial(_other_pairs, model)))
     if not config.num_codebooks:
-        return found
-    found.append(Alteration("text and audio head exchanged", partial(_exchanged_heads, model)))
-    found += [
+        return alterations
+    alterations.append(Alteration("text and audio head exchanged", partial(_exchanged_heads, model)))
+    alterations += [
         Alteration(f"audio branch after layer {tap}", configured(tap_layer=tap))
         for tap in (config.tap_layer - 1, config.tap_layer + 1)
         if 0 <= tap < config.num_layers
     ]
-    found += [
+    alterations += [
         Alteration(f"audio delay of {delay} steps", configured(audio_delay_steps=delay), lays_out_answers=True)
         for delay in range(max(config.audio_delay_steps - 2, 0), config.audio_delay_steps + 3)
         if delay != config.audio_delay_steps
     ]
-    found.append(Alteration("media marks of the prompt, the other way", prompt=partial(exchange_media_marks, config)))
+    alterations.append(Alteration("media marks of the prompt, the other way", prompt=partial(exchange_media_marks, config)))
     if config.continuous_dim and config.continuous == "adapted":
-        found += [
+        alterations += [
             Alteration(f"continuous positions x {name}", partial(_attribute, model, "continuous_scale", scale))
             for name, scale in (
                 ("1 / sqrt 2", model.continuous_scale / math.sqrt(2)),
                 ("sqrt 2", model.continuous_scale * math.sqrt(2)),
             )
         ]
-        found.append(Alteration("continuous features left out", prompt=_without_features))
-    return found
+        alterations.append(Alteration("continuous features left out", prompt=_without_features))
+    return alterations
 
 
 def exchange_media_marks(config: DualStreamConfig, prompt: Prompt) -> Prompt:
-    """The prompt without the marks around its clips; with marks if it has none."""
+    """Return the prompt without the marks around its clips; with marks if it has none."""
     first = prompt.audio_ids[:, 0]
     marks = (first == config.media_begin_id) | (first == config.media_end_id)
     if marks.any():
@@ -108,7 +108,7 @@ def _exchanged_heads(model: DualStreamNetwork) -> Iterator[None]:
 
 @contextmanager
 def _other_pairs(model: DualStreamNetwork) -> Iterator[None]:
-    own, layers = model.dual_config, [one for one in model.modules() if isinstance(one, Attention)]
+    own, layers = model.dual_config, [module for module in model.modules() if isinstance(module, Attention)]
     model.dual_config = own.model_copy(update={"rotary_in_pairs": not own.rotary_in_pairs})
     for layer in layers:
         layer.in_pairs = not layer.in_pairs

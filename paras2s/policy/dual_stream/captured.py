@@ -28,7 +28,7 @@ Record = Callable[[Callable[[], States]], Callable[[], States]]
 
 
 def size_of(rows: int) -> int:
-    """The rows of the smallest size that holds so many: 1, 2, 3, 4, 6, 8, 12, 16, 24 and so on."""
+    """Return the smallest size that holds *n* rows: 1, 2, 3, 4, 6, 8, 12, 16, 24 and so on."""
     power = 1 << (rows - 1).bit_length()
     return power * 3 // 4 if power >= 4 and rows <= power * 3 // 4 else power
 
@@ -56,7 +56,7 @@ class _GraphPool:
 
 
 def graph_recorder(device: torch.device) -> Record | None:
-    """The recorder of graphs on a device; None where there is none."""
+    """Return a new recorder of graphs, or None if the device records none."""
     return _GraphPool() if device.type == "cuda" else None
 
 
@@ -94,13 +94,13 @@ class CapturedDecoder(ModelDecoder):
         return self._cache
 
     def step(self, tokens: Tensor, position: Tensor, cache: DecodeCache, with_text: bool) -> tuple[Tensor, Tensor | None]:
-        """See `Decoder.step`. Rows up to the size read what was left there, and nobody looks at theirs."""
+        """See `Decoder.step`. Rows up to the size read what was left there, and their results are discarded."""
         count, most = len(tokens), len(self._tokens)
         rows = min(size_of(count), most)
         width, stop = _round_up(cache.width), _round_up(cache.longest + 1)
         self._tokens[:count], self._position[:count], self._lengths[:count] = tokens, position, cache.lengths
         taken = torch.zeros(most, dtype=torch.int8, device=tokens.device).index_fill_(0, cache.places, 1)
-        # No two rows may stand in one place; those that nobody looks at take free ones.
+        # No two rows may have the same place; rows whose results are discarded take free ones.
         self._places[:rows] = torch.cat([cache.places, taken.argsort(stable=True)])[:rows]
 
         def work() -> States:

@@ -35,7 +35,7 @@ class DualStreamConfig(BaseModel):
     codebook_sizes: tuple[int, ...]
     audio_delay_steps: int
     continuous_dim: int = 0
-    # "adapted": features go through the adaptor and are added (Kimi-Audio); "ready": they stand in the embedding's place.
+    # "adapted": features go through the adaptor and are added (Kimi-Audio); "ready": they replace the embedding.
     continuous: Literal["adapted", "ready"] = "adapted"
     blank_id: int
     text_eos_id: int
@@ -68,7 +68,7 @@ class DualStreamConfig(BaseModel):
 
     @classmethod
     def read(cls, values: Any, where: str) -> DualStreamConfig:
-        """From a checkpoint's values.
+        """Read the config from a checkpoint's values.
 
         Raises:
             PolicyError: values are missing or contradict each other; the first is named.

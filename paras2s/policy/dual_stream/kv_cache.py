@@ -19,7 +19,7 @@ class KVCache(Protocol):
     """Attention of one layer; layers are counted through the shared ones, the text branch and the audio branch."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Queries [N, H, L, D] over the cache and keys and values [N, J, L, D]; gives [N, H, L, D]."""
+        """Attend from queries [N, H, L, D] to the cache and to keys and values [N, J, L, D]; return [N, H, L, D]."""
 
 
 class PromptCache:
@@ -30,7 +30,7 @@ class PromptCache:
         self.pairs: dict[int, tuple[Tensor, Tensor]] = {}
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Causal; what stands behind a prompt's end is never attended to from inside it. One query is that of the end."""
+        """Attend causally: never from inside a prompt to behind its end. A single query is that of the end."""
         self.pairs[layer] = k, v
         if q.shape[2] == 1 < k.shape[2]:
             mask = self.unseen(q)[:, None, None]
@@ -78,7 +78,7 @@ def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 class DecodeCache:
-    """Answers that grow by one step at a time, beside the prompts they stand behind, each stored once for its group.
+    """Answers that grow by one step at a time, beside the prompts they follow, each stored once for its group.
 
     Everything is preallocated: `seats` prompts of `prompt_width` positions, G answers of `capacity` steps behind each. A
     group is admitted to a free seat and leaves it with its last answer, so that others can enter while answers grow.
@@ -99,7 +99,7 @@ class DecodeCache:
         self.keys, self.values = (_zeros((*of_answers, capacity, size), key) for _ in range(2))
         self.group_size, self.seats, self.in_place = group_size, seats, in_place
         self.prompt_lengths = torch.zeros(seats, dtype=torch.long, device=key.device)
-        # Of the rows there are: where each stands in [seats, G], and how many steps it has. `width` and `longest` are the
+        # Of the present rows: the place of each in [seats, G], and how many steps it has. `width` and `longest` are the
         # longest prompt's and the longest answer's.
         self.places = torch.zeros(0, dtype=torch.long, device=key.device)
         self.lengths = torch.zeros(0, dtype=torch.long, device=key.device)
@@ -126,7 +126,7 @@ class DecodeCache:
         self._settle()
 
     def advance(self) -> None:
-        """Moves on by one step, after all layers have read it."""
+        """Advance by one step, after all layers have read it."""
         self.lengths = self.lengths + 1
         self.longest += 1
         self._own_unseen = None
@@ -141,7 +141,7 @@ class DecodeCache:
         self._settle()
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """One step, L = 1; the caller calls `advance` once all layers are through."""
+        """Attend for one step, L = 1; the caller calls `advance` once all layers are through."""
         rows, stop = len(k), self.longest + 1
         if self._uneven and self._own_unseen is None:
             behind = torch.arange(stop, device=self.lengths.device) > self.lengths[:, None]
@@ -176,16 +176,16 @@ class DecodeCache:
         return attended.view(rows, -1, 1, size)
 
     def fixed(self, places: Tensor, lengths: Tensor, width: int, stop: int) -> KVCache:
-        """The cache as N rows see it whose places and lengths [N] are read from these tensors; no shape depends on them."""
+        """Return the cache as N rows see it, with places and lengths [N] read from these tensors; no shape depends on them."""
         return _FixedRows(self, places, lengths, width, stop)
 
     def clear(self) -> None:
-        """Let all answers leave. What was written stays, and nobody sees it."""
+        """Let all answers leave. What was written stays, but is never read."""
         self.places, self.lengths = self.places[:0], self.lengths[:0]
         self._settle()
 
     def _settle(self) -> None:
-        """Recomputes masks and widths, which hold for all layers and steps until rows change."""
+        """Recompute masks and widths, which hold for all layers and steps until rows change."""
         count = len(self.places)
         lengths = self.prompt_lengths[self.places // self.group_size]
         self._rows = torch.arange(count, device=self.places.device)
@@ -201,12 +201,12 @@ class DecodeCache:
         self._uneven = bool(count) and int(self.lengths.min()) < self.longest
 
     def minus_infinity(self, where: Tensor) -> Tensor:
-        """A mask [N, 1, 1, L] to add to scores, of where [N, L] nothing is seen."""
+        """Return a mask [N, 1, 1, L] to add to scores, minus infinity where `where` [N, L] is True."""
         zeros = torch.zeros(where.shape, dtype=self.keys.dtype, device=where.device)
         return zeros.masked_fill(where, float("-inf"))[:, None, None]
 
     def _by_prompt(self, x: Tensor, places: Tensor | None) -> Tensor:
-        """Rows [N, J, R, E] to [seats, J, G R, E]; empty seats hold zeros."""
+        """Bring rows [N, J, R, E] to [seats, J, G R, E]; empty seats hold zeros."""
         _, heads, repeats, size = x.shape
         if places is not None:
             full = torch.zeros(self.seats * self.group_size, heads, repeats, size, dtype=x.dtype, device=x.device)
@@ -215,14 +215,14 @@ class DecodeCache:
         return x.reshape(self.seats, heads, self.group_size * repeats, size)
 
     def _by_row(self, x: Tensor, repeats: int, places: Tensor | None) -> Tensor:
-        """The way back: [seats, J, G R, E] to [N, J, R, E]."""
+        """Bring [seats, J, G R, E] back to rows [N, J, R, E]."""
         heads, size = x.shape[1], x.shape[3]
         x = x.view(self.seats, heads, self.group_size, repeats, size).transpose(1, 2).reshape(-1, heads, repeats, size)
         return x if places is None else x.index_select(0, places)
 
 
 class _FixedRows:
-    """See `DecodeCache.fixed`. Masks are made of the tensors anew, so that they hold whenever these are filled anew."""
+    """See `DecodeCache.fixed`. Masks are computed from the tensors at each step, so they hold when these are refilled."""
 
     def __init__(self, cache: DecodeCache, places: Tensor, lengths: Tensor, width: int, stop: int) -> None:
         self._cache, self._places, self._lengths, self._spans = cache, places, lengths, (width, stop)

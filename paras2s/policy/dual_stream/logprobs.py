@@ -42,10 +42,10 @@ def pad_prompts(config: DualStreamConfig, prompts: Sequence[Prompt], device: tor
     features = np.zeros((len(prompts), longest, max(config.continuous_dim, 1)), dtype=dtype)
     continuous = np.zeros((len(prompts), longest), dtype=bool)
     for row, prompt in enumerate(prompts):
-        place = slice(0, prompt.length)
-        audio[row, place], text[row, place] = prompt.audio_ids, prompt.text_ids
+        positions = slice(0, prompt.length)
+        audio[row, positions], text[row, positions] = prompt.audio_ids, prompt.text_ids
         if prompt.features is not None and config.continuous_dim:
-            features[row, place], continuous[row, place] = prompt.features, prompt.continuous
+            features[row, positions], continuous[row, positions] = prompt.features, prompt.continuous
     _check_ids(config, "a prompt", audio, text)
     lengths = torch.tensor([prompt.length for prompt in prompts])
     padded = [torch.from_numpy(part) for part in (audio, text, features, continuous)]
@@ -61,11 +61,11 @@ def _check_ids(config: DualStreamConfig, where: str, *ids: np.ndarray) -> None:
 
 
 def in_parts(score: Callable[..., Tensor], width: int, *rows: Tensor) -> Tensor:
-    """`score` of rows [n, ...], each of which makes `width` logits; [n, ...] at once, or in parts where they are too many."""
+    """Score rows [n, ...] that make `width` logits each; [n, ...] at once, or in parts where they are too many."""
     at_once = max(1, LOGITS_AT_ONCE // width)
     if len(rows[0]) <= at_once:
         return score(*rows)
-    parts = zip(*(torch.split(one, at_once) for one in rows), strict=True)
+    parts = zip(*(torch.split(row, at_once) for row in rows), strict=True)
     return torch.cat([checkpoint(score, *part, use_reentrant=False, preserve_rng_state=False) for part in parts])
 
 
@@ -103,7 +103,7 @@ def _score_rows(
     count: int,
     sampling: Sampling,
 ) -> Tensor:
-    """Log-probs [n, T, S] of answers [n, T, S] behind their prompts; `ends` [B, 1, d] are the states that predict step 0.
+    """Return the log-probs [n, T, S] of answers behind their prompts; `ends` [B, 1, d] are the states that predict step 0.
 
     Step i sits `i` behind its prompt and is predicted one before; the last sampled one is predicted but never fed.
     """
@@ -120,40 +120,40 @@ def _score_rows(
     )
     assert text_state is not None
     logp = torch.zeros(tokens.shape, dtype=_wide(x.dtype), device=tokens.device)
-    here = sampled[..., 0]
+    drawn = sampled[..., 0]
 
-    def text_score(states: Tensor, wanted: Tensor) -> Tensor:
-        return picked_logprobs(model.text_logits(states), wanted, sampling.text_temperature)
+    def text_score(states: Tensor, targets: Tensor) -> Tensor:
+        return picked_logprobs(model.text_logits(states), targets, sampling.text_temperature)
 
     start, stop = config.text_range
-    scored = in_parts(text_score, stop - start, text_state[here[:, : text_count + 1]], tokens[..., 0][here] - start)
+    scored = in_parts(text_score, stop - start, text_state[drawn[:, : text_count + 1]], tokens[..., 0][drawn] - start)
     logp = logp.masked_scatter(_only_slot(sampled, 0), scored)
     if audio_state is None:
         return logp
-    here = sampled[..., 1]
+    drawn = sampled[..., 1]
     starts = torch.tensor([start for start, _ in config.audio_ranges], device=tokens.device)
 
-    def audio_score(states: Tensor, wanted: Tensor, inside: Tensor) -> Tensor:
+    def audio_score(states: Tensor, targets: Tensor, inside: Tensor) -> Tensor:
         """[n, K]; 0 beside an end, which samples the first audio slot only."""
-        found = torch.zeros(wanted.shape, dtype=_wide(states.dtype), device=states.device)
+        scores = torch.zeros(targets.shape, dtype=_wide(states.dtype), device=states.device)
         for slot, logits in enumerate(model.audio_logits(states)):
             rows = inside[:, slot]
-            one = picked_logprobs(logits[rows], wanted[rows, slot], sampling.audio_temperature)
-            found[:, slot] = found[:, slot].masked_scatter(rows, one)
-        return found
+            picked = picked_logprobs(logits[rows], targets[rows, slot], sampling.audio_temperature)
+            scores[:, slot] = scores[:, slot].masked_scatter(rows, picked)
+        return scores
 
     width = sum(stop - start for start, stop in config.audio_ranges)
     # Ids beside an end are padding, outside their codebook; they are not scored.
-    found = in_parts(
-        audio_score, width, audio_state[here[:, : count + 1]], tokens[..., 1:][here] - starts, sampled[..., 1:][here]
+    scores = in_parts(
+        audio_score, width, audio_state[drawn[:, : count + 1]], tokens[..., 1:][drawn] - starts, sampled[..., 1:][drawn]
     )
-    filled = torch.zeros_like(logp[..., 1:]).masked_scatter(here[..., None], found)
+    filled = torch.zeros_like(logp[..., 1:]).masked_scatter(drawn[..., None], scores)
     return torch.cat([logp[..., :1], filled], -1)
 
 
 @torch.no_grad()
 def answer_logits(model: DualStreamNetwork, prompt: Prompt, block: Block) -> list[Tensor]:
-    """Logits [T, n] of each slot over its range at every step of one answer (G = 1), read with its prompt in one pass.
+    """Return the logits [T, n] of each slot at every step of one answer (G = 1), read with its prompt in one pass.
 
     No cache takes part, so that these agree with sampling and scoring only if those cache correctly.
     """
@@ -167,8 +167,8 @@ def answer_logits(model: DualStreamNetwork, prompt: Prompt, block: Block) -> lis
     features, continuous = fn.pad(features, (0, 0, *behind)), fn.pad(continuous, behind)
     x = model.embed(audio, text, features, continuous)
     text_state, audio_state = model.hidden(x, torch.arange(x.shape[1], device=device)[None])
-    found = [model.text_logits(text_state[0, prompt.length - 1 :])]
-    return found if audio_state is None else found + model.audio_logits(audio_state[0, prompt.length - 1 :])
+    logits = [model.text_logits(text_state[0, prompt.length - 1 :])]
+    return logits if audio_state is None else logits + model.audio_logits(audio_state[0, prompt.length - 1 :])
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -188,7 +188,7 @@ def _only_slot(sampled: Tensor, slot: int) -> Tensor:
 
 
 def _stack_blocks(config: DualStreamConfig, blocks: Sequence[Block], steps: int) -> tuple[Tensor, Tensor]:
-    """All answers of all blocks: tokens [N, T, S] and sampled [N, T, S], padded to `steps`."""
+    """Stack all answers of all blocks: tokens [N, T, S] and sampled [N, T, S], padded to `steps`."""
     tokens, sampled = [], []
     for block in blocks:
         _check_ids(config, "an answer", block.tokens)

@@ -1,8 +1,8 @@
 """The decoding step in C++ (decode.cpp): compiled on first use, kept on disk, used for float32 weights on the CPU.
 
-It needs a C++ compiler: `c++`, or the one that the environment variable CXX names (`CXX=none`: not used). Where there is
+It needs a C++ compiler: `c++`, or that of the environment variable CXX (`CXX=none`: not used). Where there is
 none, or the model is not made of plain layers (LoRA, shards, half precision, a GPU), `native_decoder` gives None and the
-sampler runs the model's own modules. Weights are packed anew for each call, which takes about as long as one step, so
+sampler runs the model's own modules. Weights are packed again for each call, which takes about as long as one step, so
 nothing can be out of date.
 Alphabet: n rows, d hidden size, K audio slots, T steps.
 """
@@ -35,13 +35,13 @@ PROCESSOR_FLAGS = {
     "AVX2": ("-mavx2", "-mfma"),
     "AVX512": ("-mavx2", "-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
 }
-# Packed weights stand beside the model's own, so a larger model would pay for them in memory.
+# Packed weights are held beside the model's own, so a larger model would pay for them in memory.
 LARGEST_BYTES = 2**30
 
 
 def _structure(name: str, *fields: tuple[str, Any]) -> type[Any]:
-    """A C structure; fields are (names, type)."""
-    listed = [(one, kind) for names, kind in fields for one in names.split()]
+    """Define a C structure; fields are (names, type)."""
+    listed = [(field, kind) for names, kind in fields for field in names.split()]
     return type(name, (ctypes.Structure,), {"_fields_": listed})
 
 
@@ -83,7 +83,7 @@ def _cache_folder() -> Path:
 
 
 def _build(compiler: Sequence[str]) -> Path:
-    """The shared library's file, compiled if it is not there yet.
+    """Return the shared library's file, compiled if it is missing.
 
     Raises:
         OSError: the folder cannot be written, or the compiler failed.
@@ -104,23 +104,23 @@ def _build(compiler: Sequence[str]) -> Path:
 
 @functools.cache
 def library() -> Any:
-    """The loaded library, or None where it cannot be had; a compiler that fails is warned of once."""
+    """Return the loaded library, or None if it cannot be built or loaded; a compiler that fails is warned of once."""
     compiler = _compiler()
     if compiler is None:
         return None
     try:
-        found = ctypes.CDLL(str(_build(compiler)))
+        built = ctypes.CDLL(str(_build(compiler)))
     except (OSError, RuntimeError) as error:
         warnings.warn(f"the sampler runs without its compiled step: {error}", stacklevel=2)
         return None
     for name, taken in ARGUMENTS.items():
-        function = getattr(found, name)
+        function = getattr(built, name)
         function.argtypes, function.restype = taken, c_int64 if name in ("lanes", "step_floats", "draw_floats") else None
-    return found
+    return built
 
 
 def is_plain(model: DualStreamNetwork) -> bool:
-    """Whether every layer is the network's own, in float32 on the CPU, without adapters, shards or hooks."""
+    """Return whether every layer is the network's own, in float32 on the CPU, without adapters, shards or hooks."""
     config = model.dual_config
     if config.hidden_size // config.num_heads % 8:
         return False
@@ -141,7 +141,7 @@ def is_plain(model: DualStreamNetwork) -> bool:
 
 
 def native_decoder(model: DualStreamNetwork, positions: int) -> NativeDecoder | None:
-    """The compiled decoder of a model for sequences of at most `positions`; None where the model's modules must run."""
+    """Return the compiled decoder of a model for sequences of at most `positions`, or None if the model's modules must run."""
     if not is_plain(model):
         return None
     loaded = library()
@@ -156,7 +156,7 @@ class NativeDecoder:
     def __init__(self, loaded: Any, model: DualStreamNetwork, positions: int) -> None:
         config = model.dual_config
         self._library, self._config, self._lanes = loaded, config, int(loaded.lanes())
-        # The structures hold addresses alone; this holds what stands there.
+        # The structures hold addresses alone; this holds the tensors they point at.
         self._held: list[Any] = []
         stack = [*model.model.layers, *(model.model.mimo_layers if config.num_codebooks else ())]
         layers = (_Layer * len(stack))(*(self._layer(layer) for layer in stack))
@@ -220,18 +220,18 @@ class NativeDecoder:
         logp = torch.empty(uniform.shape, dtype=torch.float32)
         threads = torch.get_num_threads()
         room = self._room(self._library.draw_floats(head.columns, threads))
-        columns, how = (_at(head.packed), head.columns, head.starts, head.counts, uniform.shape[1]), (temperature, top_k)
+        columns, settings = (_at(head.packed), head.columns, head.starts, head.counts, uniform.shape[1]), (temperature, top_k)
         drawn = (_at(uniform), _at(index), _at(logp))
-        self._library.draw(_at(state), *state.shape, *columns, *how, *drawn, _at(room), threads)
+        self._library.draw(_at(state), *state.shape, *columns, *settings, *drawn, _at(room), threads)
         return index, logp
 
     def _seen(self, cache: DecodeCache) -> Any:
-        """The cache as the library sees it at this step."""
+        """Return the cache as the library sees it at this step."""
         tensors = {
             name: _at(getattr(cache, name))
             for name in ("prompt_keys", "prompt_values", "keys", "values", "prompt_lengths", "places", "lengths")
         }
-        cosine, sine = (_at(one) for one in self._angles)
+        cosine, sine = (_at(angles) for angles in self._angles)
         return _Cache(
             **tensors,
             seats=cache.seats,
@@ -255,7 +255,7 @@ class NativeDecoder:
         return held.data_ptr()
 
     def _packed(self, weight: Tensor) -> Tensor:
-        """A matrix [N, d] as panels [panels, d, 2 lanes], with zeros behind its last row."""
+        """Pack a matrix [N, d] as panels [panels, d, 2 lanes], with zeros behind its last row."""
         return _panels(weight.detach(), 2 * self._lanes).transpose(1, 2).contiguous()
 
     def _layer(self, layer: Any) -> Any:

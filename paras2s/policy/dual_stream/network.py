@@ -59,9 +59,9 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, in_pairs: bool) -> Tensor:
     return x * cos + across * sin
 
 
-def one_position(x: Tensor, place: Tensor) -> Tensor:
-    """Takes one position [B] of each row of [B, L, d]; gives [B, 1, d]."""
-    return x.gather(1, place[:, None, None].expand(-1, 1, x.shape[2]))
+def one_position(x: Tensor, index: Tensor) -> Tensor:
+    """Take one position [B] of each row of [B, L, d]; return [B, 1, d]."""
+    return x.gather(1, index[:, None, None].expand(-1, 1, x.shape[2]))
 
 
 class Attention(nn.Module):
@@ -212,7 +212,7 @@ class DualStreamNetwork(nn.Module):
         text_steps: int | None = None,
         only: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Normed states of both branches, [B, L, d] each; the second is None where there is no audio branch.
+        """Return the normed states of both branches, [B, L, d] each; the second is None without an audio branch.
 
         The text branch goes no further than `text_steps` positions: behind the end of the text nothing asks for it. With
         `only` [B] the states [B, 1, d] of that position alone: of all others the last layers make keys and values, no more.
@@ -235,7 +235,7 @@ class DualStreamNetwork(nn.Module):
     def _branch(
         self, layers: nn.ModuleList, first: int, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None, only: Tensor | None
     ) -> Tensor:
-        """The layers behind the common ones, the first of which has number `first`."""
+        """Run the layers behind the common ones, numbered from `first`."""
         for layer, number in zip(layers, range(first, first + len(layers)), strict=True):
             x = self._through(layer, x, cos, sin, cache, number, only if layer is layers[-1] else None)
         return x if only is None or len(layers) else one_position(x, only)
@@ -250,7 +250,7 @@ class DualStreamNetwork(nn.Module):
         number: int,
         only: Tensor | None = None,
     ) -> Tensor:
-        """One layer; its activations are recomputed in the backward pass if `gradient_checkpointing` is set.
+        """Run one layer; its activations are recomputed in the backward pass if `gradient_checkpointing` is set.
 
         Nothing is drawn in it, and torch's generator is left alone: passes in other threads may draw from it.
         """
@@ -269,12 +269,12 @@ class DualStreamNetwork(nn.Module):
         return x
 
     def text_logits(self, text_hidden: Tensor) -> Tensor:
-        """Logits [..., n] over `text_range`."""
+        """Return the logits [..., n] over `text_range`."""
         start, stop = self.dual_config.text_range
         return fn.linear(text_hidden, self.lm_head.weight[start:stop])
 
     def audio_logits(self, audio_hidden: Tensor) -> list[Tensor]:
-        """Logits of each audio slot over its range, from one projection for all K."""
+        """Return the logits of each audio slot over its range, from one projection for all K."""
         ranges = self.dual_config.audio_ranges
         first, last = ranges[0][0], ranges[-1][1]
         joint = fn.linear(audio_hidden, self.mimo_output.weight[first:last])

@@ -39,7 +39,7 @@ class StreamPolicy(Policy):
         return self.model.dual_config
 
     def slots(self) -> tuple[SlotSpec, ...]:
-        """The token slots, for the spec."""
+        """Return the token slots, for the spec."""
         config = self.config
         text = "text" if config.audio_from_id is None else "both"
         kinds = [(text, *config.text_range), *(("audio", *r) for r in config.audio_ranges)]
@@ -57,7 +57,7 @@ class StreamPolicy(Policy):
     def _decoder(self) -> CapturedDecoder | None:
         """The decoder with recorded steps where it may be used, else None: the sampler takes its own."""
         captured = self._captured
-        # A record knows neither another model that stands in for it, nor adapters that are switched off and on.
+        # A record knows neither another model in its place, nor adapters that are switched off and on.
         usable = captured.records and captured.model is self.model and not self.adapters
         return captured if usable else None
 
@@ -77,15 +77,15 @@ class StreamPolicy(Policy):
         """See `logprobs.answer_logits`."""
         self.model.eval()
         (block,) = blocks
-        found = answer_logits(self.model, prompt, block)
-        return [one.to(torch.promote_types(one.dtype, torch.float32)).cpu().numpy() for one in found]
+        logits = answer_logits(self.model, prompt, block)
+        return [slot.to(torch.promote_types(slot.dtype, torch.float32)).cpu().numpy() for slot in logits]
 
     def alterations(self) -> list[Alteration]:
         """See `alterations_of`."""
         return alterations_of(self.model)
 
     def target_block(self, codes: np.ndarray, words: Sequence[int]) -> Block:
-        """A demonstration from codes [T, K] and word ids, G = 1 (docs/policies.md, "Kimi-Audio: targets").
+        """Make a demonstration's block from codes [T, K] and word ids, G = 1 (docs/policies.md, "Kimi-Audio: targets").
 
         Forced blanks are marked as not sampled, terminators as sampled.
 

@@ -63,23 +63,23 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 class _PickedLogProbs(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:
-        ctx.save_for_backward(logits, wanted)
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
+        ctx.save_for_backward(logits, targets)
         ctx.temperature = temperature
-        return torch.log_softmax(_tempered(logits, temperature), -1).gather(1, wanted[:, None])[:, 0]
+        return torch.log_softmax(_tempered(logits, temperature), -1).gather(1, targets[:, None])[:, 0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        logits, wanted = ctx.saved_tensors
+        logits, targets = ctx.saved_tensors
         gradient = gradients[0][:, None] / ctx.temperature
         of_logits = torch.softmax(_tempered(logits, ctx.temperature), -1).mul_(-gradient)
-        return of_logits.scatter_add_(1, wanted[:, None], gradient).to(logits.dtype), None, None
+        return of_logits.scatter_add_(1, targets[:, None], gradient).to(logits.dtype), None, None
 
 
 def _tempered(logits: Tensor, temperature: float) -> Tensor:
     return _wide(logits) if temperature == 1.0 else _wide(logits) / temperature
 
 
-def picked_logprobs(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:
-    """Log-probs [n] of tokens [n] under logits [n, V]; half precision is normalised in float32."""
-    return _PickedLogProbs.apply(logits, wanted, temperature)  # type: ignore[no-untyped-call]
+def picked_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Return the log-probs [n] of targets [n] under logits [n, V]; half precision is normalised in float32."""
+    return _PickedLogProbs.apply(logits, targets, temperature)  # type: ignore[no-untyped-call]

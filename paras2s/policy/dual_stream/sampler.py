@@ -68,14 +68,14 @@ def finish_work(device: torch.device) -> None:
 class Decoder(Protocol):
     """A decoder reads one token of each answer behind its prompt, and draws the next."""
 
-    # Whether it reads a cache whose answers stay in place, so that one that ends leaves at no cost.
+    # Whether it reads a cache whose answers stay in place, so that an answer that ends leaves at no cost.
     in_place: bool
 
     def cache(self, read: PromptCache, seats: int, group_size: int, capacity: int, width: int) -> DecodeCache:
-        """An empty cache for prompts and answers like these (see `DecodeCache`)."""
+        """Return an empty cache for prompts and answers like these (see `DecodeCache`)."""
 
     def step(self, tokens: Tensor, position: Tensor, cache: DecodeCache, with_text: bool) -> tuple[Tensor, Tensor | None]:
-        """States of the text [n, 1, d] (n, 0, d where it is not wanted) and the audio [n, d], if any, behind tokens [n, S]."""
+        """Read tokens [n, S]; return text states [n, 1, d], or [n, 0, d] if not requested, and audio states [n, d], if any."""
 
     def draw_text(self, state: Tensor, temperature: float, top_k: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """Index in the text's range [n] and its log-prob [n], from states [n, d] and uniforms [n]."""
@@ -101,7 +101,7 @@ class ModelDecoder:
         return self.states(tokens, position, cache, with_text)
 
     def states(self, tokens: Tensor, position: Tensor, cache: KVCache, with_text: bool) -> tuple[Tensor, Tensor | None]:
-        """The states that `step` gives, over whatever cache."""
+        """Return the states that `step` gives, from any cache."""
         x = self.model.embed(tokens[:, None, 1:], tokens[:, None, 0], None, None)
         text, audio = self.model.hidden(x, position[:, None], cache, text_steps=int(with_text))
         return text, None if audio is None else audio[:, -1]
@@ -113,8 +113,8 @@ class ModelDecoder:
     def draw_audio(self, state: Tensor, temperature: float, top_k: int, uniform: Tensor) -> tuple[Tensor, Tensor]:
         """See `Decoder.draw_audio`."""
         slots = enumerate(self.model.audio_logits(state))
-        found = [pick(logits, temperature, uniform[:, slot], top_k) for slot, logits in slots]
-        index, logp = zip(*found, strict=True)
+        drawn = [pick(logits, temperature, uniform[:, slot], top_k) for slot, logits in slots]
+        index, logp = zip(*drawn, strict=True)
         return torch.stack(index, 1), torch.stack(logp, 1)
 
 
@@ -175,43 +175,43 @@ def sample_in_parts(
     if decoder is None:
         decoder = native_decoder(model, max(prompt.length for prompt in prompts) + steps) or ModelDecoder(model)
     admission = _Admission(model, request, max(rows_at_once, group_size), decoder)
-    here, cache = admission.admit(None)
+    active, cache = admission.admit(None)
     yield PromptsRead(admission.seconds)
     reported = 0
     while True:
-        drawn, sampled, logp = _draw(decoder, config, here, uniforms[here.answer, here.step], sampling)
-        drawn, sampled = torch.where(here.done[:, None], config.pad_id, drawn), sampled & ~here.done[:, None]
+        drawn, sampled, logp = _draw(decoder, config, active, uniforms[active.answer, active.step], sampling)
+        drawn, sampled = torch.where(active.done[:, None], config.pad_id, drawn), sampled & ~active.done[:, None]
         ends = _ends(config, drawn, sampled, sampling.speak)
-        recorded.append((here.answer, here.step, drawn, sampled, logp, ends))
-        here.text_done = here.text_done | (drawn[:, 0] == config.text_eos_id)
-        here.done = here.done | ends | (here.step == steps - 1)
-        finished = int(here.done.sum())
-        if finished == len(here.done) and not admission.waiting:
+        recorded.append((active.answer, active.step, drawn, sampled, logp, ends))
+        active.text_done = active.text_done | (drawn[:, 0] == config.text_eos_id)
+        active.done = active.done | ends | (active.step == steps - 1)
+        finished = int(active.done.sum())
+        if finished == len(active.done) and not admission.waiting:
             return _pack(config, _by_answer(config, recorded, (rows, steps, slots)), request.seeds)
-        ended = rows - group_size * len(admission.waiting) - (len(here.done) - finished)
+        ended = rows - group_size * len(admission.waiting) - (len(active.done) - finished)
         if report_every is not None and ended - reported >= report_every:
             reported = ended
-            yield _so_far(config, _by_answer(config, recorded, (rows, steps, slots)), here, admission.waiting, group_size)
+            yield _so_far(config, _by_answer(config, recorded, (rows, steps, slots)), active, admission.waiting, group_size)
         # Answers leave in bulk where the cache is moved, which costs more than a few idle rows. None goes on behind the last
         # step, for which there is no room.
-        if finished and (decoder.in_place or 8 * finished >= len(here.done) or bool((here.step == steps - 1).any())):
-            remaining = (~here.done).nonzero()[:, 0]
+        if finished and (decoder.in_place or 8 * finished >= len(active.done) or bool((active.step == steps - 1).any())):
+            remaining = (~active.done).nonzero()[:, 0]
             drawn = drawn[remaining]
-            here.select(remaining)
+            active.select(remaining)
             cache.select(remaining)
-        if len(here.done):
-            _step(decoder, here, drawn, cache)
-        if admission.waiting and admission.room(len(here.done), cache):
-            here, cache = admission.admit((here, cache))
+        if len(active.done):
+            _step(decoder, active, drawn, cache)
+        if admission.waiting and admission.room(len(active.done), cache):
+            active, cache = admission.admit((active, cache))
             yield PromptsRead(admission.seconds)
 
 
-def _step(decoder: Decoder, here: _Rows, tokens: Tensor, cache: DecodeCache) -> None:
-    """Read the tokens [n, S] that were drawn; `here` then stands before its next step."""
-    with_text = not bool(here.text_done.all())
-    here.text_state, here.audio_state = decoder.step(tokens, here.position, cache, with_text)
+def _step(decoder: Decoder, active: _Rows, tokens: Tensor, cache: DecodeCache) -> None:
+    """Read the tokens [n, S] that were drawn; `active` is then before its next step."""
+    with_text = not bool(active.text_done.all())
+    active.text_state, active.audio_state = decoder.step(tokens, active.position, cache, with_text)
     cache.advance()
-    here.step, here.position = here.step + 1, here.position + 1
+    active.step, active.position = active.step + 1, active.position + 1
 
 
 class _Admission:
@@ -232,7 +232,7 @@ class _Admission:
         self.seconds = 0.0
 
     def room(self, active: int, cache: DecodeCache) -> bool:
-        """Whether a group fits beside `active` rows."""
+        """Return whether a group fits beside `active` rows."""
         return active + self.group_size <= self.rows and bool(cache.free_seats)
 
     def admit(self, present: tuple[_Rows, DecodeCache] | None) -> tuple[_Rows, DecodeCache]:
@@ -240,10 +240,10 @@ class _Admission:
         device = self.model.lm_head.weight.device
         finish_work(device)
         started = time.perf_counter()
-        found = self._admit(present)
+        admitted = self._admit(present)
         finish_work(device)
         self.seconds = time.perf_counter() - started
-        return found
+        return admitted
 
     def _admit(self, present: tuple[_Rows, DecodeCache] | None) -> tuple[_Rows, DecodeCache]:
         free = self.seats if present is None else len(present[1].free_seats)
@@ -274,31 +274,31 @@ class _Admission:
             cache = self.decoder.cache(read, self.seats, self.group_size, self.steps, self.width)
             cache.admit(read)
             return new, cache
-        here, cache = present
+        rows, cache = present
         cache.admit(read)
-        here.join(new)
-        return here, cache
+        rows.join(new)
+        return rows, cache
 
 
 def _draw(
-    decoder: Decoder, config: DualStreamConfig, here: _Rows, uniform: Tensor, sampling: Sampling
+    decoder: Decoder, config: DualStreamConfig, active: _Rows, uniform: Tensor, sampling: Sampling
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, sampled mask and log-probs [n, S] of one step; `uniform` is [n, S]; text states are [n, 0, d] behind texts."""
+    """Draw tokens, mask and log-probs [n, S] of one step from `uniform` [n, S]; behind texts, text states are [n, 0, d]."""
     tokens = torch.full(uniform.shape, config.pad_id, device=uniform.device)
     sampled = torch.zeros(uniform.shape, dtype=torch.bool, device=uniform.device)
     logp = torch.zeros(uniform.shape, dtype=torch.float64, device=uniform.device)
     tokens[:, 0] = config.blank_id
-    if here.text_state.shape[1]:
-        state = here.text_state[:, 0]
+    if active.text_state.shape[1]:
+        state = active.text_state[:, 0]
         index, logp[:, 0] = decoder.draw_text(state, sampling.text_temperature, sampling.text_top_k, uniform[:, 0])
-        tokens[:, 0] = torch.where(here.text_done, config.blank_id, index + config.text_range[0])
-        sampled[:, 0] = ~here.text_done
-    if here.audio_state is None:
+        tokens[:, 0] = torch.where(active.text_done, config.blank_id, index + config.text_range[0])
+        sampled[:, 0] = ~active.text_done
+    if active.audio_state is None:
         return tokens, sampled, logp
-    with_audio = (here.step >= config.audio_delay_steps) & sampling.speak
+    with_audio = (active.step >= config.audio_delay_steps) & sampling.speak
     if with_audio.any():
-        state, how = here.audio_state, (sampling.audio_temperature, sampling.audio_top_k)
-        index, logp[:, 1:] = decoder.draw_audio(state, *how, uniform[:, 1:])
+        state, settings = active.audio_state, (sampling.audio_temperature, sampling.audio_top_k)
+        index, logp[:, 1:] = decoder.draw_audio(state, *settings, uniform[:, 1:])
         tokens[:, 1:] = index + torch.tensor([start for start, _ in config.audio_ranges], device=index.device)
         ended = torch.isin(tokens[:, 1], torch.tensor(config.audio_end_ids, device=tokens.device))
         tokens[:, 2:] = torch.where((ended | ~with_audio)[:, None], config.pad_id, tokens[:, 2:])
@@ -318,7 +318,7 @@ def _ends(config: DualStreamConfig, tokens: Tensor, sampled: Tensor, speak: bool
 def _by_answer(
     config: DualStreamConfig, recorded: Sequence[tuple[Tensor, ...]], shape: tuple[int, int, int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Tokens, mask and log-probs [N, T, S] and which answers ended [N], of what was drawn step by step."""
+    """Collect what was drawn step by step: tokens, mask and log-probs [N, T, S] and which answers ended [N]."""
     answer, step, drawn, sampled, logp, ends = (torch.cat(parts) for parts in zip(*recorded, strict=True))
     tokens_of = torch.full(shape, config.pad_id, device=answer.device)
     sampled_of = torch.zeros(shape, dtype=torch.bool, device=answer.device)
@@ -333,21 +333,21 @@ def _by_answer(
 def _so_far(
     config: DualStreamConfig,
     recorded: tuple[Tensor, Tensor, Tensor, Tensor],
-    here: _Rows,
+    active: _Rows,
     waiting: Sequence[int],
     group_size: int,
 ) -> AnswersSoFar:
-    """All answers as far as they have come; those that neither wait nor go on have ended."""
+    """Return all answers as far as they have come; those that neither wait nor go on have ended."""
     tokens, sampled, logp, _ = (part.cpu().numpy() for part in recorded)
     ended = np.ones(len(tokens), dtype=bool)
-    ended[here.answer[~here.done].cpu().numpy()] = False
+    ended[active.answer[~active.done].cpu().numpy()] = False
     for number in waiting:
         ended[number * group_size : (number + 1) * group_size] = False
     return AnswersSoFar((_block(config, tokens, sampled, logp),), ended)
 
 
 def _block(config: DualStreamConfig, tokens: np.ndarray, sampled: np.ndarray, logp: np.ndarray) -> Block:
-    """Rows of drawn tokens [n, T, S] as a block."""
+    """Return drawn tokens [n, T, S] as a block."""
     labels = None if config.audio_from_id is None else np.where(tokens >= config.audio_from_id, AUDIO, TEXT)
     return Block(slot_names(config.num_codebooks), tokens, sampled, logp, labels)
 

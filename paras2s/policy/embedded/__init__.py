@@ -1,1 +1,1 @@
-"""The small dual-stream policy of the demo, trained from nothing on a CPU."""
+"""The small dual-stream policy of the demo, trained from random weights on a CPU."""

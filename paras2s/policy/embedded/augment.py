@@ -26,7 +26,7 @@ def augment(prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> 
         features, prosody = features.copy(), features.shape[1] - prompt.words_dim
         # One draw an utterance: noise that differed from step to step would average out.
         features[:, :prosody] += config.prosody_noise * rng.standard_normal(prosody).astype(features.dtype)
-        # A few topics are all there is to learn words from: their exact vectors would be learned by heart.
+        # Words are learned from a few topics alone, so their exact vectors would be memorised.
         features[:, prosody:] += (
             config.words_noise * WORDS_SPREAD * rng.standard_normal(prompt.words_dim).astype(features.dtype)
         )

@@ -26,7 +26,7 @@ class Codec(Protocol):
     cardinality: tuple[int, ...]
 
     def encode(self, clip: Clip) -> np.ndarray:
-        """Codes [T, K], int64; the tail is padded with silence to a whole step."""
+        """Return codes [T, K], int64; the tail is padded with silence to a whole step."""
 
     def decode(self, codes: np.ndarray) -> Clip:
         """Waveform of codes [T, K]; T = 0 gives an empty clip. The same codes give the same samples."""
@@ -49,7 +49,7 @@ class Codec2Pairs:
     _FRAME = 320
 
     def encode(self, clip: Clip) -> np.ndarray:
-        """Codes [T, 8]."""
+        """Return codes [T, 8]."""
         samples = clip.at(self.sample_rate_hz).samples
         step = 2 * self._FRAME
         samples = np.pad(samples, (0, -len(samples) % step))
@@ -66,7 +66,7 @@ class Codec2Pairs:
         return codes.reshape(frames // 2, 8)
 
     def steps_of(self, samples: int, sample_rate_hz: int) -> int:
-        """The number of steps that `encode` makes of so many samples."""
+        """Return the number of steps that `encode` makes of *n* samples."""
         # As soxr rounds.
         resampled = int(samples * self.sample_rate_hz / sample_rate_hz + 0.5)
         return -(-resampled // (2 * self._FRAME))
@@ -81,8 +81,8 @@ class Codec2Pairs:
         return Clip((pcm / 32768.0).astype(np.float32), self.sample_rate_hz)
 
     def speak(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
-        """Waveforms of answers from their codes [T, 8]; Codec 2 draws nothing."""
-        return [self.decode(one) for one in codes]
+        """Decode answers from their codes [T, 8] to waveforms; Codec 2 draws nothing."""
+        return [self.decode(answer) for answer in codes]
 
     @functools.cached_property
     def code_vectors(self) -> np.ndarray:
@@ -100,8 +100,8 @@ class Codec2Pairs:
         vectors = np.zeros((sum(self.cardinality), 46), dtype=np.float32)
         first = 0
         for half in range(2):
-            for place, values in zip(places, (*(table / 10 for table in spectra), energies / 10, voiced), strict=True):
-                vectors[first : first + len(values), place.start + 23 * half : place.stop + 23 * half] = values
+            for columns, values in zip(places, (*(table / 10 for table in spectra), energies / 10, voiced), strict=True):
+                vectors[first : first + len(values), columns.start + 23 * half : columns.stop + 23 * half] = values
                 first += len(values)
         return vectors
 
@@ -135,8 +135,8 @@ class _Codebook(ctypes.Structure):
 class _Codec2Library:
     """The C library inside pycodec2's wheel, loaded afresh for every clip.
 
-    Its dither for unvoiced frames comes from a generator that cannot be seeded; only a new copy of the library starts it
-    anew, and equal codes must give equal samples. So pycodec2 itself, which would keep the library loaded, is not imported.
+    Its dither for unvoiced frames comes from a generator that cannot be seeded; only a new copy of the library restarts it,
+    and equal codes must give equal samples. So pycodec2 itself, which would keep the library loaded, is not imported.
     """
 
     _MODE_700C = 8
@@ -144,7 +144,7 @@ class _Codec2Library:
     _BYTES = 4
 
     def tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The two codebooks of mode 700C's spectrum [512, 20] in dB, and that of its energy [16, 1] in dB."""
+        """Return the two codebooks of mode 700C's spectrum [512, 20] in dB, and that of its energy [16, 1] in dB."""
         library = ctypes.CDLL(_codec2_path())
         books = (*(_Codebook * 2).in_dll(library, "newamp1vq_cb"), _Codebook.in_dll(library, "newamp1_energy_cb"))
         first, second, energy = (np.ctypeslib.as_array(book.cb, shape=(book.m, book.k)).copy() for book in books)
@@ -162,7 +162,7 @@ class _Codec2Library:
         _ctypes.dlclose(self._library._handle)
 
     def encode(self, pcm: np.ndarray) -> bytes:
-        """One frame of 320 int16 samples to 4 bytes."""
+        """Encode one frame of 320 int16 samples to 4 bytes."""
         frame = np.ascontiguousarray(pcm, dtype=np.int16)
         packed = ctypes.create_string_buffer(self._BYTES)
         self._library.codec2_encode(self._state, packed, frame.ctypes.data_as(ctypes.c_void_p))
@@ -179,7 +179,7 @@ class _Codec2Library:
 def _codec2_path() -> str:
     folder = package_dir("pycodec2")
     places = (folder.parent / "pycodec2.libs", folder / ".dylibs")
-    found = [path for place in places for path in sorted(place.glob("libcodec2*"))]
-    if not found:
+    libraries = [path for folder in places for path in sorted(folder.glob("libcodec2*"))]
+    if not libraries:
         raise AssetError(f"no libcodec2 beside {folder}; reinstall the package 'pycodec2' from its wheel")
-    return str(found[0])
+    return str(libraries[0])

@@ -28,7 +28,7 @@ class ClipFeatures:
     utterance: np.ndarray
 
     def to_bytes(self) -> bytes:
-        """The features as an .npz file."""
+        """Return the features as an .npz file."""
         buffer = io.BytesIO()
         np.savez(buffer, codes=self.codes.astype(np.int16), steps=self.steps, utterance=self.utterance)
         return buffer.getvalue()
@@ -48,7 +48,7 @@ class ClipFeatures:
 
 
 def extract_features(clip: Clip, codec: Codec) -> ClipFeatures:
-    """Codes and prosody of a clip.
+    """Return codes and prosody of a clip.
 
     Raises:
         AudioError: silence.
@@ -58,7 +58,7 @@ def extract_features(clip: Clip, codec: Codec) -> ClipFeatures:
 
 
 def stored_features(clips: ClipStore, name: str, codec: Codec) -> ClipFeatures:
-    """Features of a clip, from the file beside it if there is one, else computed from the waveform.
+    """Read a clip's features from the file beside it if there is one, else compute them from the waveform.
 
     Raises:
         DataError: a broken file. AudioError: silence.
@@ -68,5 +68,5 @@ def stored_features(clips: ClipStore, name: str, codec: Codec) -> ClipFeatures:
 
 
 def feature_file(name: str) -> str:
-    """The file beside a clip that holds its features."""
+    """Return the name of the file beside a clip that holds its features."""
     return str(PurePosixPath(name).with_suffix(".npz"))

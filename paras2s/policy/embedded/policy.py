@@ -1,4 +1,4 @@
-"""`EmbeddedPolicy`: the small dual-stream policy that is trained from nothing, with Codec 2 and word pieces."""
+"""`EmbeddedPolicy`: the small dual-stream policy that is trained from random weights, with Codec 2 and word pieces."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from paras2s.utils.io import read_json, write_json
 
 
 def special_ids(pieces: int) -> dict[str, int]:
-    """Ids of the special tokens behind `pieces` word pieces."""
+    """Return the ids of the special tokens behind `pieces` word pieces."""
     return {name: pieces + number for number, name in enumerate(SPECIAL_IDS)}
 
 
@@ -54,7 +54,7 @@ class EmbeddedPolicy(StreamPolicy):
 
     @classmethod
     def create(cls, sizes: PolicyConfig, clips: ClipStore, questions: Sequence[str], seed: int) -> EmbeddedPolicy:
-        """A new policy; its text embeddings start from a sentence model's token table."""
+        """Make a new policy; its text embeddings start from a sentence model's token table."""
         codec = Codec2Pairs()
         normalizer = FeatureNormalizer.of_clips(clips, questions, codec)
         pieces = WordPieces.most_frequent(sizes.text_pieces)
@@ -86,7 +86,7 @@ class EmbeddedPolicy(StreamPolicy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """A spoken question, with its transcript.
+        """Encode a spoken question, with its transcript.
 
         Raises:
             PolicyError: anything else: this policy knows single questions only.
@@ -120,17 +120,17 @@ class EmbeddedPolicy(StreamPolicy):
         return Prompt(audio, text, continuous_features, continuous, SENTENCE_DIM, config.codebook_offsets, hidden)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
-        """Prompts of spoken questions from the features stored beside their clips."""
+        """Encode spoken questions to prompts from the features stored beside their clips."""
         # One batch fills the sentence cache that `prompt_of` reads.
         embed_sentences([query.transcript for query in queries])
         return [self.prompt_of(stored_features(clips, query.clip, self.codec), query.transcript) for query in queries]
 
     def encode_demonstration(self, clips: ClipStore, name: str, text: str) -> tuple[Block, ...]:
-        """A demonstration from the codes stored beside its clip: decoding and encoding again would lose quality."""
+        """Make a demonstration from the codes stored beside its clip: decoding and encoding again would lose quality."""
         return (self.target_block(stored_features(clips, name, self.codec).codes, self.pieces.encode(text)),)
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
-        """A demonstration as one block with G = 1."""
+        """Encode a demonstration as one block with G = 1."""
         return (self.target_block(self.codec.encode(clip), self.pieces.encode(text)),)
 
     @classmethod
@@ -158,7 +158,7 @@ class EmbeddedPolicy(StreamPolicy):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Weights as safetensors, config, vocabulary and feature statistics, each atomically."""
+        """Write weights as safetensors, config, vocabulary and feature statistics, each atomically."""
         self.refuse_adapters()
         write_tensors(folder, self.model.state_dict())
         write_json(folder / "vocabulary.json", list(self.pieces.pieces))
@@ -168,7 +168,7 @@ class EmbeddedPolicy(StreamPolicy):
         write_json(folder / "policy.json", {"architecture": "DualStreamLM", "config": config})
 
     def reload(self, folder: Path) -> None:
-        """Weights alone."""
+        """Read weights alone."""
         load_tensors(self.model, shard_files(folder), str(folder))
 
     @classmethod

@@ -55,16 +55,19 @@ class Words(Protocol):
     """Text to ids and back; markers of special tokens in a text are text."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, none of them special."""
+        """Return the ids of a text, none of them special."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of the text ids; others are left out."""
+        """Decode the text ids; others are left out."""
 
 
 OWN_OUTER = {name: (name,) for name in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")}
 OWN_ATTENTION = {
     name: (name,)
-    for name in (*(f"self_attn.{one}_proj.{kind}" for one in "qkv" for kind in ("weight", "bias")), "self_attn.o_proj.weight")
+    for name in (
+        *(f"self_attn.{letter}_proj.{kind}" for letter in "qkv" for kind in ("weight", "bias")),
+        "self_attn.o_proj.weight",
+    )
 }
 
 
@@ -72,7 +75,7 @@ OWN_ATTENTION = {
 
 
 def layered(outer: Joined, layer: Joined, stored: str, layers: int) -> dict[str, tuple[str, ...]]:
-    """The names of a decoder's tensors, from those of one layer; `stored` is a layer's prefix with its number as {}."""
+    """Return the names of a decoder's tensors, from those of one layer; `stored` is a layer's prefix with its number as {}."""
     names = dict(outer)
     for number in range(layers):
         for name, ours in layer.items():
@@ -81,7 +84,7 @@ def layered(outer: Joined, layer: Joined, stored: str, layers: int) -> dict[str,
 
 
 def joined_shapes(state: Mapping[str, Tensor], names: Joined) -> dict[str, tuple[int, ...]]:
-    """Shapes of stored tensors, by their names, from ours."""
+    """Return shapes of stored tensors, by their names, from ours."""
     return {name: (sum(len(state[own]) for own in ours), *state[ours[0]].shape[1:]) for name, ours in names.items()}
 
 
@@ -97,8 +100,8 @@ def load_joined(
 
     files, path = list(files), None
     rows = {name: [len(state[own]) for own in ours] for name, ours in names.items()}
-    wanted = joined_shapes(state, names)
-    found: dict[str, tuple[int, ...]] = {}
+    expected = joined_shapes(state, names)
+    stored: dict[str, tuple[int, ...]] = {}
     passed_through: dict[str, Tensor] = {}
     try:
         for path in files:
@@ -107,46 +110,46 @@ def load_joined(
                     if name in aside:
                         passed_through[name] = held.get_tensor(name)
                     else:
-                        found[name] = tuple(held.get_slice(name).get_shape())
-        check_state(wanted, found, where)
+                        stored[name] = tuple(held.get_slice(name).get_shape())
+        check_state(expected, stored, where)
         for path in files:
             with safe_open(path, "pt") as held:
-                for name in found.keys() & set(held.keys()):
+                for name in stored.keys() & set(held.keys()):
                     for own, part in zip(names[name], held.get_tensor(name).split(rows[name]), strict=True):
                         state[own].copy_(part)
     except (FileNotFoundError, SafetensorError) as error:
-        raise PolicyError(f"{path or where}: cannot be read ({error}); copy the checkpoint again or make it anew") from error
+        raise PolicyError(f"{path or where}: cannot be read ({error}); copy or make the checkpoint again") from error
     return passed_through
 
 
-def token_ids(found: Mapping[str, int], wanted: Iterable[str], sounds: tuple[str, int], where: str) -> dict[str, int]:
-    """Ids of the tokens a policy wants, and of its codes: `sounds` is their name, with a code as {}, and how many there are.
+def token_ids(known: Mapping[str, int], names: Iterable[str], sounds: tuple[str, int], where: str) -> dict[str, int]:
+    """Return ids of the tokens `names`, and of codes: `sounds` is their name, with a code as {}, and their number.
 
     Raises:
         PolicyError: a token is unknown, or the codes do not follow one another.
     """
     name, count = sounds
     first, last = name.format(0), name.format(count - 1)
-    wanted = (*wanted, first, last)
-    if missing := [one for one in wanted if one not in found]:
+    names = (*names, first, last)
+    if missing := [name for name in names if name not in known]:
         raise PolicyError(f"{where}: no token {', '.join(missing)}; this is another model's tokenizer")
-    if found[last] - found[first] != count - 1:
-        raise PolicyError(f"{where}: {first} is {found[first]} and {last} is {found[last]}; codes must follow one another")
-    return {one: found[one] for one in wanted}
+    if known[last] - known[first] != count - 1:
+        raise PolicyError(f"{where}: {first} is {known[first]} and {last} is {known[last]}; codes must follow one another")
+    return {name: known[name] for name in names}
 
 
 def plain_config(
     tokens: Mapping[str, int], first_audio: str, pad: int, ends: Sequence[int], where: str, **sizes: Any
 ) -> DualStreamConfig:
-    """A decoder without an audio branch: all ids may be sampled, those of codes are audio.
+    """Return the config of a decoder without an audio branch: all ids may be sampled, those of codes are audio.
 
     Raises:
         PolicyError: sizes that contradict each other, or ids outside the vocabulary.
     """
     vocabulary = int(sizes["text_vocab"])
-    if outside := {name: one for name, one in tokens.items() if not 0 <= one < vocabulary}:
+    if outside := {name: number for name, number in tokens.items() if not 0 <= number < vocabulary}:
         raise PolicyError(f"{where}: ids outside the vocabulary of {vocabulary}: {outside}")
-    if outside_ends := [one for one in (pad, *ends) if not 0 <= one < vocabulary]:
+    if outside_ends := [number for number in (pad, *ends) if not 0 <= number < vocabulary]:
         raise PolicyError(f"{where}: ids outside the vocabulary of {vocabulary}: {outside_ends}")
     unused = [name for name in SPECIAL_IDS if name not in ("text_eos_id", "pad_id")]
     values: dict[str, Any] = {
@@ -204,21 +207,21 @@ class InterleavedPolicy(StreamPolicy):
     @classmethod
     @abstractmethod
     def read_words(cls, folder: Path) -> tuple[dict[str, int], Words]:
-        """Ids of the special tokens by name, and the tokenizer of text."""
+        """Return the ids of the special tokens by name, and the tokenizer of text."""
 
     @classmethod
     @abstractmethod
     def stream_config(cls, released: Mapping[str, Any], tokens: Mapping[str, int], where: str) -> DualStreamConfig:
-        """The released config as ours."""
+        """Return the released config as ours."""
 
     @classmethod
     @abstractmethod
     def context(cls, released: Mapping[str, Any]) -> int | None:
-        """Positions the released model was made for, None if its config does not say."""
+        """Return the positions the released model was made for, or None if its config does not say."""
 
     @abstractmethod
     def interleave(self, words: Sequence[int], codes: Sequence[int]) -> list[int]:
-        """An answer's tokens from its words and codes, without its end."""
+        """Return an answer's tokens from its words and codes, without its end."""
 
     @property
     @abstractmethod
@@ -232,15 +235,15 @@ class InterleavedPolicy(StreamPolicy):
 
     @abstractmethod
     def stored_names(self) -> Joined:
-        """Names of the released checkpoint."""
+        """Return the names of the released checkpoint."""
 
     @abstractmethod
     def hf_names(self) -> Joined:
-        """Names of transformers' class for this decoder."""
+        """Return the names of transformers' class for this decoder."""
 
     @abstractmethod
     def hf_config(self) -> dict[str, Any]:
-        """The `config.json` of that class."""
+        """Return the `config.json` of that class."""
 
     # -- prompts, targets, answers ------------------------------------------------------------------------------------
 
@@ -251,7 +254,7 @@ class InterleavedPolicy(StreamPolicy):
         return self.config.audio_from_id
 
     def prompt_of(self, ids: Sequence[int], features: np.ndarray | None = None, where: np.ndarray | None = None) -> Prompt:
-        """A prompt of ids [L]; `features` [n, F] stand at the positions `where` [L] holds."""
+        """Make a prompt of ids [L] with `features` [n, F] at the positions where `where` [L] is True."""
         text = np.array(ids, dtype=np.int64)
         continuous = np.zeros(len(text), dtype=bool) if where is None else where
         placed = None
@@ -261,7 +264,7 @@ class InterleavedPolicy(StreamPolicy):
         return Prompt(np.zeros((len(text), 0), dtype=np.int64), text, placed, continuous)
 
     def answer_of(self, turn: Turn) -> list[int]:
-        """An earlier answer's tokens, as the model would have given them.
+        """Return an earlier answer's tokens, as the model would have given them.
 
         Raises:
             PolicyError: sound without words, or words longer than their sound.
@@ -271,7 +274,7 @@ class InterleavedPolicy(StreamPolicy):
         return self.interleave(self.words.encode(turn.text), self.tokenizer.encode(turn.clip).tolist())
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
-        """A demonstration as the model would have sampled it, G = 1; every token counts as sampled, its end too."""
+        """Encode a demonstration as the model would have sampled it, G = 1; every token counts as sampled, its end too."""
         ids = [*self.interleave(self.words.encode(text), self.tokenizer.encode(clip).tolist()), *self.end_ids]
         tokens = np.array(ids, dtype=np.int64)[None, :, None]
         labels = np.where(tokens >= self.first_audio, AUDIO, TEXT)
@@ -282,13 +285,13 @@ class InterleavedPolicy(StreamPolicy):
         )
 
     def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
-        """Codes [T, 1] of one answer: all sampled ones, in order."""
+        """Return codes [T, 1] of one answer: all sampled codes, in order."""
         (block,) = blocks
         codes = block.tokens[answer] - self.first_audio
         return codes[(block.sampled[answer] & (codes >= 0) & (codes < self.codes))[:, 0]]
 
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
-        """The text tokens of an answer, decoded."""
+        """Decode the text tokens of an answer."""
         (block,) = blocks
         ids = block.tokens[answer, :, 0][block.sampled[answer, :, 0]]
         return self.words.decode(ids[ids < self.first_audio].tolist())
@@ -302,7 +305,7 @@ class InterleavedPolicy(StreamPolicy):
         return self.decode_audios([(blocks, answer, seed)])[0]
 
     def decode_audios(self, answers: Sequence[tuple[Sequence[Block], int, int]]) -> list[Clip]:
-        """Waveforms of several answers, many at once where the decoder takes them.
+        """Decode several answers to waveforms, many at once where the decoder takes them.
 
         Raises:
             PolicyError: no decoder was handed to `load`.
@@ -314,7 +317,7 @@ class InterleavedPolicy(StreamPolicy):
 
     @classmethod
     def load_speaker(cls, folder: Path, device: str = "cpu", decoder: SpeechDecoder | None = None) -> DecoderSpeaker:
-        """The decoder that was handed in.
+        """Return the decoder that was handed in.
 
         Raises:
             PolicyError: none was.
@@ -341,14 +344,14 @@ class InterleavedPolicy(StreamPolicy):
         return find_component(self.folder, self.component_folder)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that a checkpoint holds, by our names."""
+        """Return all tensors of a checkpoint, by our names."""
         return dict(self.model.state_dict())
 
     def save(self, folder: Path) -> None:
-        """A checkpoint in the released layout; the frozen component stays where it is and is pointed at."""
+        """Write a checkpoint in the released layout; the frozen component stays where it is and is pointed at."""
         self.refuse_adapters()
         held, dtype = self.tensors(), self.model.lm_head.weight.dtype
-        stored = {name: _stack([held[one] for one in ours]).to(dtype) for name, ours in self.stored_names().items()}
+        stored = {name: _stack([held[part] for part in ours]).to(dtype) for name, ours in self.stored_names().items()}
         write_tensors(folder, stored | self.stored_aside)
         for name, content in self.files.items():
             write_bytes(folder / name, content)
@@ -357,14 +360,14 @@ class InterleavedPolicy(StreamPolicy):
         write_json(folder / "config.json", dict(self.released))
 
     def reload(self, folder: Path) -> None:
-        """Weights alone."""
+        """Read weights alone."""
         self.stored_aside = load_joined(self.tensors(), self.stored_names(), shard_files(folder), str(folder), self.aside)
 
     @classmethod
     def load(
         cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None, decoder: SpeechDecoder | None = None
     ) -> Self:
-        """The released checkpoint, or what `save` wrote.
+        """Load the released checkpoint, or what `save` wrote.
 
         Raises:
             PolicyError: config, tokenizer or tensors do not fit each other; they are named.
@@ -380,7 +383,7 @@ class InterleavedPolicy(StreamPolicy):
 
     @classmethod
     def _unfilled(cls, folder: Path, device: str, dtype: torch.dtype, decoder: SpeechDecoder | None = None) -> Self:
-        """A checkpoint's policy without its weights."""
+        """Make a checkpoint's policy without its weights."""
         released = read_config(folder / "config.json", cls.config_keys)
         tokens, words = cls.read_words(folder)
         config = cls.stream_config(released, tokens, str(folder / "config.json"))
@@ -398,18 +401,18 @@ class InterleavedPolicy(StreamPolicy):
         """
         stored = stored_shapes(shard_files(folder))
         policy = cls._unfilled(folder, "meta", torch.float32)
-        wanted = joined_shapes(policy.tensors(), policy.stored_names())
-        check_state(wanted, {name: shape for name, shape in stored.items() if name not in cls.aside}, str(folder))
+        expected = joined_shapes(policy.tensors(), policy.stored_names())
+        check_state(expected, {name: shape for name, shape in stored.items() if name not in cls.aside}, str(folder))
 
     # -- the same weights for others ----------------------------------------------------------------------------------
 
     def hf_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The decoder's weights as transformers (and so vLLM) names them, one at a time; adapters are folded in."""
+        """Yield the decoder's weights as transformers (and so vLLM) names them, one at a time; adapters are folded in."""
         for name, ours in self.hf_names().items():
-            yield name, _stack([self._weight(one) for one in ours])
+            yield name, _stack([self._weight(part) for part in ours])
 
     def export_hf(self, folder: Path) -> None:
-        """The decoder alone as a checkpoint of transformers; its tokenizer and audio encoder stay here."""
+        """Write the decoder alone as a checkpoint of transformers; its tokenizer and audio encoder stay with ours."""
         write_tensors(folder, dict(self.hf_tensors()))
         write_json(folder / "config.json", self.hf_config())
 
@@ -424,7 +427,7 @@ class InterleavedPolicy(StreamPolicy):
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
-        """Ids any of which ends an answer."""
+        """The ids that end an answer."""
         return self.config.text_end_ids
 
     @property
@@ -439,7 +442,7 @@ class InterleavedPolicy(StreamPolicy):
 
     @torch.inference_mode()
     def embed_prompt(self, prompt: Prompt) -> np.ndarray | None:
-        """A prompt of features as vectors [L, d], None for one of ids alone."""
+        """Return a prompt of features as vectors [L, d], or None for a prompt of ids alone."""
         if prompt.features is None:
             return None
         audio, text = torch.from_numpy(prompt.audio_ids)[None], torch.from_numpy(prompt.text_ids)[None]
@@ -447,8 +450,8 @@ class InterleavedPolicy(StreamPolicy):
         return self.model.embed(audio, text, features, continuous)[0].float().numpy()
 
     def _weight(self, name: str) -> Tensor:
-        place, _, kind = name.rpartition(".")
-        module: Any = self.model.get_submodule(place)
+        owner, _, kind = name.rpartition(".")
+        module: Any = self.model.get_submodule(owner)
         if not hasattr(module, "lora_A"):
             return getattr(module, kind).detach()
         value: Tensor = getattr(module.get_base_layer(), kind).detach()

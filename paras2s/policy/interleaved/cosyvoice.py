@@ -27,7 +27,7 @@ class SpeechDecoder(Protocol):
     """Codes to a waveform; what it draws, it draws from the seed."""
 
     def decode(self, codes: np.ndarray, seed: int) -> Clip:
-        """The sound of codes [T], T > 0."""
+        """Decode codes [T], T > 0, to sound."""
 
 
 @runtime_checkable
@@ -35,7 +35,7 @@ class BatchSpeechDecoder(Protocol):
     """A decoder that makes the sound of several answers at once, each as by itself but for rounding."""
 
     def decode_all(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
-        """The sound of each row of codes [T], T > 0."""
+        """Decode each row of codes [T], T > 0, to sound."""
 
 
 class DecoderSpeaker:
@@ -45,10 +45,10 @@ class DecoderSpeaker:
         self._decoder, self._rate_hz = decoder, rate_hz
 
     def speak(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
-        """Waveforms of codes [T, 1], in order."""
+        """Decode codes [T, 1] to waveforms, in order."""
         clips = [Clip(np.zeros(0, dtype=np.float32), self._rate_hz)] * len(codes)
         at_once = ANSWERS_AT_ONCE if isinstance(self._decoder, BatchSpeechDecoder) else 1
-        for batch in batches_by_length([len(one) for one in codes], at_once):
+        for batch in batches_by_length([len(row) for row in codes], at_once):
             for n, clip in zip(batch, self._batch([codes[n][:, 0] for n in batch], [seeds[n] for n in batch]), strict=True):
                 clips[n] = clip.at(self._rate_hz)
         return clips
@@ -56,14 +56,14 @@ class DecoderSpeaker:
     def _batch(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
         if isinstance(self._decoder, BatchSpeechDecoder):
             return self._decoder.decode_all(codes, seeds)
-        return [self._decoder.decode(one, seed) for one, seed in zip(codes, seeds, strict=True)]
+        return [self._decoder.decode(row, seed) for row, seed in zip(codes, seeds, strict=True)]
 
 
 class SpeechEncoder(Protocol):
     """A waveform to codes."""
 
     def encode(self, clip: Clip) -> np.ndarray:
-        """Codes [T] from 0, int64."""
+        """Return codes [T] from 0, int64."""
 
 
 class S3Tokenizer:
@@ -77,7 +77,7 @@ class S3Tokenizer:
         """Read `speech_tokenizer_v2_25hz.onnx`.
 
         Raises:
-            PolicyError: no such file, or the package is not there.
+            PolicyError: no such file, or the package is missing.
         """
         log_mel_spectrogram, padding, network_type = cls.needs(path)
         network = network_type(S3_NAME)
@@ -89,7 +89,7 @@ class S3Tokenizer:
         """Find the file and the package; returns the package's log-mel, padding and network.
 
         Raises:
-            PolicyError: no such file, or the package is not there.
+            PolicyError: no such file, or the package is missing.
         """
         if not path.is_file():
             raise PolicyError(f"{path}: no such file; it is in the folder token2wav of the released checkpoint")
@@ -106,7 +106,7 @@ class S3Tokenizer:
 
     @torch.inference_mode()
     def encode(self, clip: Clip) -> np.ndarray:
-        """Codes [T], int64; the package cuts clips of more than 30 s itself.
+        """Return codes [T], int64; the package cuts clips of more than 30 s itself.
 
         Raises:
             AudioError: the clip is empty.

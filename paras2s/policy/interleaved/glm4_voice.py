@@ -41,7 +41,7 @@ TEXT_INSTRUCTION = SPEECH_INSTRUCTION.replace("a speech", "a text").rstrip()
 ANSWER = "streaming_transcription\n"
 WORDS_A_TURN, CODES_A_TURN = 13, 26
 _QKV = {
-    f"self_attention.query_key_value.{kind}": tuple(f"self_attn.{one}_proj.{kind}" for one in "qkv")
+    f"self_attention.query_key_value.{kind}": tuple(f"self_attn.{letter}_proj.{kind}" for letter in "qkv")
     for kind in ("weight", "bias")
 }
 _NORMS = {name: (name,) for name in ("input_layernorm.weight", "post_attention_layernorm.weight")}
@@ -88,14 +88,14 @@ class Glm4VoicePolicy(InterleavedPolicy):
 
     @classmethod
     def read_words(cls, folder: Path) -> tuple[dict[str, int], Words]:
-        """Names from `tokenizer_config.json`, text by the ranks in `tokenizer.model`.
+        """Read names from `tokenizer_config.json`, text by the ranks in `tokenizer.model`.
 
         Raises:
             PolicyError: a name is missing, or the two files are of different models.
         """
-        wanted = (GMASK, SOP, SYSTEM, USER, ASSISTANT, AUDIO_BEGIN, AUDIO_END)
+        names = (GMASK, SOP, SYSTEM, USER, ASSISTANT, AUDIO_BEGIN, AUDIO_END)
         where = str(folder / "tokenizer_config.json")
-        tokens = token_ids(added_tokens(folder), wanted, (AUDIO_CODE, cls.codes), where)
+        tokens = token_ids(added_tokens(folder), names, (AUDIO_CODE, cls.codes), where)
         words = RankBpe.read(folder / "tokenizer.model", {}, GLM_PATTERN)
         words.check_below(tokens, folder / "tokenizer.model")
         return tokens, words
@@ -117,9 +117,9 @@ class Glm4VoicePolicy(InterleavedPolicy):
         check_fixed(released, built | dict.fromkeys((*left_out, "tie_word_embeddings"), False), where)
         check_fixed(released, {"kv_channels": released["hidden_size"] // released["num_attention_heads"]}, where)
         listed = released["eos_token_id"]
-        ends = [int(one) for one in (listed if isinstance(listed, list) else [listed])]
-        # What stands where the user would go on; it is what demonstrations end with.
-        ends = [tokens[USER], *(one for one in ends if one != tokens[USER])]
+        ends = [int(end) for end in (listed if isinstance(listed, list) else [listed])]
+        # The token at which the user would go on; demonstrations end with it.
+        ends = [tokens[USER], *(end for end in ends if end != tokens[USER])]
         # 1 where it is not written, in the makers' code and in vLLM's.
         ratio = released.get("rope_ratio", 1)
         return plain_config(
@@ -131,7 +131,7 @@ class Glm4VoicePolicy(InterleavedPolicy):
         )  # fmt: skip
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """A dialogue, up to where an answer with sound begins; the transcript of a user's clip is not read.
+        """Encode a dialogue, up to where an answer with sound begins; the transcript of a user's clip is not read.
 
         The instruction is the one for speech if the first question is spoken; the text of a system turn goes behind it.
 
@@ -141,11 +141,11 @@ class Glm4VoicePolicy(InterleavedPolicy):
         return self._prompt(turns, self.tokenizer.encode)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
-        """Prompts of spoken questions, in order; all clips go through the tokenizer together."""
+        """Encode spoken questions to prompts, in order; all clips go through the tokenizer together."""
         recorded = [clips.clip(query.clip) for query in queries]
-        codes = {id(clip): found for clip, found in zip(recorded, self.tokenizer.encode_batch(recorded), strict=True)}
+        codes = {id(clip): row for clip, row in zip(recorded, self.tokenizer.encode_batch(recorded), strict=True)}
         return [
-            self._prompt([Turn("user", query.transcript, clip)], lambda one: codes[id(one)])
+            self._prompt([Turn("user", query.transcript, clip)], lambda clip: codes[id(clip)])
             for query, clip in zip(queries, recorded, strict=True)
         ]
 
@@ -196,7 +196,7 @@ class Glm4VoicePolicy(InterleavedPolicy):
 
     @classmethod
     def check_folder(cls, folder: Path) -> None:
-        """Its speech tokenizer besides: with as many codes.
+        """Check its speech tokenizer besides: with as many codes.
 
         Raises:
             PolicyError: something does not fit; it is named.

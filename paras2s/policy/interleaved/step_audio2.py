@@ -1,6 +1,6 @@
 """`StepAudio2Policy`: Step-Audio 2 mini (arXiv 2507.16632), Qwen2-7B that reads audio vectors and answers one word, four codes.
 
-A clip goes through the audio encoder (`interleaved.step_encoder`), in pieces of 25 s, while a prompt is made; its vectors stand
+A clip goes through the audio encoder (`interleaved.step_encoder`), in pieces of 25 s, while a prompt is made; its vectors are
 where `<audio_patch>` is. A spoken answer begins behind `<tts_start>`, which is put there and so belongs to the prompt; then one
 text token and four codes take turns. Where the words have ended the model itself draws `<tts_pad>`, and where the sound has,
 `<audio_6561>`: nothing in an answer is forced, so all of it counts. It ends with `<tts_end>` and `<|EOT|>`.
@@ -69,17 +69,17 @@ class PlainWords:
         self._coder = Tokenizer.from_str(json.dumps({**described, "added_tokens": []}))
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text."""
+        """Return the ids of a text."""
         return list(self._coder.encode(text, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of what are text ids; others are left out."""
+        """Decode the ids that are text; others are left out."""
         size = self._coder.get_vocab_size()
-        return str(self._coder.decode([one for one in ids if one < size]))
+        return str(self._coder.decode([number for number in ids if number < size]))
 
 
 def s3_file(folder: Path) -> Path:
-    """The tokenizer of codes, in a checkpoint's component.
+    """Return the path of the tokenizer of codes, in a checkpoint's component.
 
     Raises:
         PolicyError: there is no such component.
@@ -124,7 +124,7 @@ class StepAudio2Policy(InterleavedPolicy):
 
     @classmethod
     def read_words(cls, folder: Path) -> tuple[dict[str, int], Words]:
-        """Names and text, both from `tokenizer.json`.
+        """Read names and text, both from `tokenizer.json`.
 
         Raises:
             PolicyError: not a tokenizer, or another model's.
@@ -132,14 +132,14 @@ class StepAudio2Policy(InterleavedPolicy):
         path = folder / "tokenizer.json"
         described = read_json(path)
         try:
-            found = {str(token["content"]): int(token["id"]) for token in described["added_tokens"]}
+            ids = {str(token["content"]): int(token["id"]) for token in described["added_tokens"]}
             words = PlainWords(described)
         except Exception as error:
             # tokenizers raises bare exceptions.
             raise PolicyError(f"{path}: not a tokenizer ({one_line(error)[:200]})") from error
-        wanted = (BEGIN, END, PAD, AUDIO_BEGIN, AUDIO_PATCH, AUDIO_END, SPEAK, SPOKEN, NO_WORD)
+        names = (BEGIN, END, PAD, AUDIO_BEGIN, AUDIO_PATCH, AUDIO_END, SPEAK, SPOKEN, NO_WORD)
         # One more than there are codes: the last one means that there is none.
-        return token_ids(found, wanted, (CODE, cls.codes + 1), str(path)), words
+        return token_ids(ids, names, (CODE, cls.codes + 1), str(path)), words
 
     @classmethod
     def context(cls, released: Mapping[str, Any]) -> int | None:
@@ -169,7 +169,7 @@ class StepAudio2Policy(InterleavedPolicy):
     # -- prompts and answers ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """A dialogue, up to and including the token behind which a spoken answer begins; without a system turn, the makers'.
+        """Encode a dialogue, up to and including the token before a spoken answer; without a system turn, the makers'.
 
         The transcript of a user's clip is not read.
 
@@ -187,7 +187,7 @@ class StepAudio2Policy(InterleavedPolicy):
             if turn.clip is None or turn.role == "system":
                 if not turn.text:
                     raise PolicyError(f"the {turn.role}'s turn holds no words")
-                # In one piece, as released: the break would otherwise not be merged with one that the text begins with.
+                # In one piece, as released: the break would otherwise not be merged with a break at the text's beginning.
                 ids += encode(f"{role}\n{turn.text}")
             elif turn.role == "user":
                 ids += encode(f"{role}\n")
@@ -206,7 +206,7 @@ class StepAudio2Policy(InterleavedPolicy):
         return self.prompt_of(ids, np.concatenate(audio), np.array(ids) == at[AUDIO_PATCH])
 
     def interleave(self, words: Sequence[int], codes: Sequence[int]) -> list[int]:
-        """One word and four codes at a time; what there is less of is filled up with what means that there is none."""
+        """Interleave one word and four codes at a time; the shorter is filled up with what means that there is none."""
         turns = max(-(-len(codes) // CODES_A_WORD), len(words))
         words = [*words, *[self.tokens[NO_WORD]] * (turns - len(words))]
         codes = [*codes, *[self.codes] * (CODES_A_WORD * turns - len(codes))]
@@ -227,7 +227,7 @@ class StepAudio2Policy(InterleavedPolicy):
 
     @classmethod
     def check_warmup(cls, folder: Path) -> None:
-        """The tokenizer of codes.
+        """Check the tokenizer of codes.
 
         Raises:
             PolicyError: its file or its package is missing.
@@ -237,11 +237,11 @@ class StepAudio2Policy(InterleavedPolicy):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def tensors(self) -> dict[str, Tensor]:
-        """Tensors of the decoder and the audio encoder."""
+        """Return the tensors of the decoder and the audio encoder."""
         return {**super().tensors(), **self.audio_encoder.state_dict()}
 
     def stored_names(self) -> Joined:
-        """The decoder's are Qwen2's and so are ours; the audio encoder's are its own."""
+        """Return the names: the decoder's are Qwen2's and so are ours; the audio encoder's are its own."""
         return {**self.hf_names(), **{name: (name,) for name in self.audio_encoder.state_dict()}}
 
     def hf_names(self) -> Joined:

@@ -1,4 +1,4 @@
-"""`StepEncoder`: Step-Audio 2's audio encoder, speech to vectors that stand in the place of 12.5 embeddings a second.
+"""`StepEncoder`: Step-Audio 2's audio encoder, speech to vectors in the place of 12.5 embeddings a second.
 
 Whisper's log-mel of the clip and of 479 zeros behind it, Whisper's convolutions and layers at 50 Hz, an average of two and a
 norm; then the adaptor, whose convolution halves the rate once more, and which ends at the language model's width. Names are
@@ -52,7 +52,7 @@ class StepEncoderConfig(BaseModel):
 
     @classmethod
     def read(cls, released: Any, where: str) -> StepEncoderConfig:
-        """From a released config's part.
+        """Read the config from a released config's part.
 
         Raises:
             PolicyError: a size is missing or wrong.
@@ -63,7 +63,7 @@ class StepEncoderConfig(BaseModel):
             raise PolicyError(f"{where}: audio_encoder_config is not one this code knows ({one_line(error)})") from error
 
     def vectors(self, samples: int) -> int:
-        """T of a clip of so many samples at 16 kHz."""
+        """Return T of a clip of *n* samples at 16 kHz."""
         pooled = ((samples + TAIL) // HOP - 1) // 4
         return max(0, (pooled + 2 - self.kernel_size) // self.adapter_stride + 1)
 
@@ -79,7 +79,7 @@ class _Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[1, F, D] to the same; the last frame is not attended to."""
-        q, k, v = (one(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for one in (self.query, self.key, self.value))
+        q, k, v = (project(x).unflatten(2, (self.heads, -1)).transpose(1, 2) for project in (self.query, self.key, self.value))
         attended = fn.scaled_dot_product_attention(q, k[:, :, :-1], v[:, :, :-1])
         return self.out(attended.transpose(1, 2).flatten(2))
 
@@ -149,7 +149,7 @@ class StepEncoder(nn.Module):
 
     @torch.inference_mode()
     def features(self, samples: np.ndarray) -> np.ndarray:
-        """Vectors [T, H] of samples [n] at 16 kHz; as float32, or float64 of float64 weights.
+        """Return vectors [T, H] of samples [n] at 16 kHz; as float32, or float64 of float64 weights.
 
         Raises:
             AudioError: an empty clip, or more than there are positions for.
@@ -159,5 +159,5 @@ class StepEncoder(nn.Module):
         weight = self.adapter.linear2.weight
         padded = np.pad(np.asarray(samples, dtype=np.float32), (0, TAIL))
         mel = self.mel(padded, sampling_rate=RATE_HZ, padding="longest", return_tensors="pt")["input_features"]
-        found = self.adapter(self.encoder(mel.to(weight)))[0, : self.config.vectors(len(samples))]
-        return np.asarray(found.cpu().numpy())
+        vectors = self.adapter(self.encoder(mel.to(weight)))[0, : self.config.vectors(len(samples))]
+        return np.asarray(vectors.cpu().numpy())

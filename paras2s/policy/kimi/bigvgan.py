@@ -58,7 +58,7 @@ class BigVGANConfig(BaseModel):
 
     @classmethod
     def from_released(cls, released: Mapping[str, Any]) -> BigVGANConfig:
-        """The config inside the parsed `vocoder/config.json`; its training fields are passed over.
+        """Read the config from the parsed `vocoder/config.json`; its training fields are passed over.
 
         Raises:
             PolicyError: a field is missing, or names an architecture other than the released one.
@@ -71,7 +71,7 @@ class BigVGANConfig(BaseModel):
 
 @lru_cache(maxsize=1)
 def kaiser_sinc() -> tuple[float, ...]:
-    """The one low-pass of the whole network: half band, 12 taps, gain 1 at DC; it serves both up- and downsampling by 2."""
+    """Return the only low-pass of the network, for up- and downsampling by 2: half band, 12 taps, gain 1 at DC."""
     half = TAPS // 2
     # Kaiser's design rule for a transition as wide as 1.2 of the new Nyquist; over 50 dB it takes this branch of beta.
     attenuation_db = 2.285 * (half - 1) * math.pi * 1.2 + 7.95
@@ -128,7 +128,7 @@ class _Normed(nn.Module):
         self.weight_v = nn.Parameter(torch.randn(shape))
 
     def kernel(self) -> Tensor:
-        """The kernel itself."""
+        """Return the kernel itself."""
         length = torch.linalg.vector_norm(self.weight_v, dim=(1, 2), keepdim=True)
         return self.weight_v * (self.weight_g / length)
 
@@ -209,7 +209,7 @@ class BigVGAN(nn.Module):
 
 
 def learned_tensors(generator: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The entry `generator` without the fixed low-passes that are stored at every activation: here they are computed.
+    """Return the entry `generator` without the fixed low-passes stored at every activation: they are computed instead.
 
     Raises:
         PolicyError: a stored low-pass is not the one computed, so the network was trained with another.

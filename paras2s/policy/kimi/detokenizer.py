@@ -48,9 +48,9 @@ class Streaming:
 
 
 class MelStreams:
-    """The mel of N utterances, chunk by chunk. A chunk's last frames are only a preview and are made anew with the next.
+    """The mel of N utterances, chunk by chunk. A chunk's last frames are only a preview, made again with the next.
 
-    All utterances are at the same chunk, so that positions and prefixes are equally long; one whose chunk was final leaves.
+    All utterances are at the same chunk, so that positions and prefixes are equally long; a final chunk ends its utterance.
     """
 
     def __init__(self, flow: FlowModel, streaming: Streaming, seeds: Sequence[int]) -> None:
@@ -63,19 +63,19 @@ class MelStreams:
         self._previewed = torch.zeros(len(seeds), 0, dtype=torch.long, device=flow.device)
 
     def push(self, codes: Sequence[Tensor], final: Sequence[bool]) -> list[Tensor]:
-        """Codes [S] of each utterance's next chunk to mels [T, M], float32 or wider; the last frames are held back unless it
+        """Turn codes [S] of each next chunk into mels [T, M], float32 or wider; the last frames are held back unless it
         is `final`. Chunks that are not final have equally many codes.
         """
         config, flow = self._flow.config, self._flow
         frame_codes = [
-            torch.cat([before, one.repeat_interleave(self._streaming.frames_per_code)])
-            for before, one in zip(self._previewed, codes, strict=True)
+            torch.cat([before, frames.repeat_interleave(self._streaming.frames_per_code)])
+            for before, frames in zip(self._previewed, codes, strict=True)
         ]
         noise = [
-            torch.randn(len(one), config.input_size, generator=generator).to(flow.device, flow.dtype)
-            for one, generator in zip(frame_codes, self._noise, strict=True)
+            torch.randn(len(frames), config.input_size, generator=generator).to(flow.device, flow.dtype)
+            for frames, generator in zip(frame_codes, self._noise, strict=True)
         ]
-        padded, mask = pad_sequence(frame_codes, batch_first=True), self._mask([len(one) for one in frame_codes])
+        padded, mask = pad_sequence(frame_codes, batch_first=True), self._mask([len(frames) for frames in frame_codes])
 
         def velocity(x: Tensor, time: int) -> Tensor:
             return flow(x, padded, time, self._position, self._prefix, mask)[0]
@@ -83,7 +83,7 @@ class MelStreams:
         mels = euler(velocity, pad_sequence(noise, batch_first=True), self._streaming.ode_points)
         lasting = [row for row, is_final in enumerate(final) if not is_final]
         done = padded.shape[1] - self._streaming.look_ahead_codes * self._streaming.frames_per_code
-        ends = [len(one) if is_final else done for one, is_final in zip(frame_codes, final, strict=True)]
+        ends = [len(frames) if is_final else done for frames, is_final in zip(frame_codes, final, strict=True)]
         if lasting:
             self._previewed = padded[lasting, done:]
             self._noise = [self._noise[row] for row in lasting]
@@ -93,7 +93,7 @@ class MelStreams:
         return [mel[:end] for mel, end in zip(mels, ends, strict=True)]
 
     def _mask(self, frames: Sequence[int]) -> Tensor | None:
-        """True where there is something to be seen, [N, 1, 1, prefix + T]; None where nothing is padded."""
+        """Return a mask [N, 1, 1, prefix + T], False where nothing is to be seen; None if nothing is padded."""
         longest = max(frames)
         if min(frames) == longest:
             return None
@@ -115,7 +115,7 @@ class MelStreams:
         limit, frames = self._streaming.prefix_frames, mel.shape[1]
         self._prefix = [(keys[:, -limit:], values[:, -limit:]) for keys, values in owns]
         self._position += frames
-        # The network starts anew, without prefix, where two more chunks might not fit; the previewed codes stay.
+        # The network starts again, without prefix, where two more chunks might not fit; the previewed codes stay.
         if self._position + 2 * frames > self._streaming.positions:
             self._position, self._prefix = 0, []
 
@@ -138,7 +138,7 @@ class WaveStreams:
         kinds = sorted({(len(mel), is_final) for mel, is_final in zip(mels, final, strict=True)}, key=lambda kind: not kind[1])
         # Those that go on come last: what they hold takes the place of what all held.
         for kind in kinds:
-            rows = [row for row, one in enumerate(zip(map(len, mels), final, strict=True)) if one == kind]
+            rows = [row for row, kind_of_row in enumerate(zip(map(len, mels), final, strict=True)) if kind_of_row == kind]
             for row, wave in zip(rows, self._push(torch.stack([mels[row] for row in rows]), rows, kind[1]), strict=True):
                 waves[row] = wave
         return [waves[row] for row in range(len(mels))]
@@ -179,7 +179,7 @@ class KimiDetokenizer:
 
     @classmethod
     def load(cls, folder: Path, device: str, dtype: torch.dtype | None = None) -> KimiDetokenizer:
-        """From `folder`, which holds `audio_detokenizer/` and `vocoder/` as released.
+        """Read the networks from `folder`, which holds `audio_detokenizer/` and `vocoder/` as released.
 
         `dtype` is the flow model's: by default that of its file, on a CPU float32. The release runs both networks in
         bfloat16; the vocoder, the smaller one by far, is kept in float32 here.
@@ -209,17 +209,17 @@ class KimiDetokenizer:
         return self.decode_all([codes], [seed])[0]
 
     def speak(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
-        """Makes waveforms of codes [T, 1] as `decode_all` does."""
-        return self.decode_all([one[:, 0] for one in codes], seeds)
+        """Make waveforms of codes [T, 1] as `decode_all` does."""
+        return self.decode_all([rows[:, 0] for rows in codes], seeds)
 
     @torch.inference_mode()
     def decode_all(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
-        """Waveforms of several rows of codes, in order, `ANSWERS_AT_ONCE` together; each as by itself, but for rounding.
+        """Decode several rows of codes to waveforms, in order, `ANSWERS_AT_ONCE` together; each as by itself, but for rounding.
 
         Raises:
             PolicyError: a row is none of codes the model knows, or the networks gave NaN.
         """
-        rows = [self._checked(one) for one in codes]
+        rows = [self._checked(row) for row in codes]
         clips = {n: Clip(np.zeros(0, dtype=np.float32), self.sample_rate_hz) for n, row in enumerate(rows) if not len(row)}
         # Those of like length end together, so that no batch runs on for a few.
         for batch in batches_by_length([len(row) for row in rows], ANSWERS_AT_ONCE):
@@ -234,7 +234,7 @@ class KimiDetokenizer:
         return [clips[n] for n in range(len(rows))]
 
     def _decode_batch(self, rows: Sequence[Tensor], seeds: Sequence[int]) -> list[Tensor]:
-        """Samples of rows of codes [T], T above 0, all together chunk by chunk."""
+        """Decode rows of codes [T], T above 0, to samples, all together chunk by chunk."""
         mels = MelStreams(self.flow, self.streaming, seeds)
         waves = WaveStreams(self.vocoder, self.vocoder.config.hop_size)
         parts: list[list[Tensor]] = [[] for _ in rows]
@@ -246,10 +246,10 @@ class KimiDetokenizer:
                 parts[n].append(wave)
             active = [n for n, is_final in zip(active, final, strict=True) if not is_final]
             start += size
-        return [torch.cat(one) for one in parts]
+        return [torch.cat(chunks) for chunks in parts]
 
     def _checked(self, codes: np.ndarray) -> Tensor:
-        """A row of codes on the flow model's device."""
+        """Return a row of codes on the flow model's device."""
         codes, known = np.asarray(codes), self.flow.config.semantic_vocab_size
         if codes.size and (codes.ndim != 1 or codes.dtype.kind not in "iu" or codes.min() < 0 or codes.max() >= known):
             raise PolicyError(
@@ -270,7 +270,7 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
 
 def _read_tensors(path: Path, entry: str) -> dict[str, Tensor]:
-    """The tensors under `entry` of a torch file, on the CPU. Only tensors are unpickled: the file may come from anywhere."""
+    """Read tensors under `entry` of a torch file, on the CPU. Only tensors are unpickled: the file may come from anyone."""
     try:
         stored = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:

@@ -65,7 +65,7 @@ class FlowConfig(BaseModel):
 
     @classmethod
     def from_released(cls, released: Mapping[str, Any]) -> FlowConfig:
-        """The config inside the parsed `audio_detokenizer/config.yaml`; its training fields are passed over.
+        """Read the config from the parsed `audio_detokenizer/config.yaml`; its training fields are passed over.
 
         Raises:
             PolicyError: a field is missing, or names an architecture other than the released one.
@@ -102,7 +102,7 @@ class TimeEmbedder(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(TIME_CHANNELS, hidden), nn.SiLU(), nn.Linear(hidden, hidden))
 
     def forward(self, time: int, like: Tensor) -> Tensor:
-        """The embedding, on the device and in the type of `like`."""
+        """Return the embedding, on the device and in the type of `like`."""
         half = TIME_CHANNELS // 2
         octave = torch.arange(half, device=like.device, dtype=torch.promote_types(like.dtype, torch.float32)) / half
         angles = time * torch.exp(-math.log(10_000) * octave)
@@ -122,7 +122,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, turns: Tensor, past: KeysValues | None, mask: Tensor | None = None
     ) -> tuple[Tensor, KeysValues]:
-        """From x [..., T, D] and the earlier keys and values to [..., T, D] and the chunk's own keys and values.
+        """Map x [..., T, D] and the earlier keys and values to [..., T, D] and the chunk's own keys and values.
 
         `mask` [N, 1, 1, earlier + T] is False where there is nothing to be seen.
         """
@@ -161,7 +161,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, condition: Tensor, turns: Tensor, past: KeysValues | None, mask: Tensor | None = None
     ) -> tuple[Tensor, KeysValues]:
-        """From x and condition [..., T, D] to [..., T, D] and the chunk's own keys and values."""
+        """Map x and condition [..., T, D] to [..., T, D] and the chunk's own keys and values."""
         parts = self.adaLN_modulation(condition).chunk(6, dim=-1)
         shift_attn, scale_attn, gate_attn, shift_mlp, scale_mlp, gate_mlp = parts
         seen, own = self.attn(modulate(x, shift_attn, scale_attn), turns, past, mask)

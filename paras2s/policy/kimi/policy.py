@@ -1,4 +1,4 @@
-"""`KimiPolicy`: Kimi-Audio 7B (arXiv 2504.18425) from its released checkpoint, with everything that stands around its network.
+"""`KimiPolicy`: Kimi-Audio 7B (arXiv 2504.18425) from its released checkpoint, with everything around its network.
 
 The network is `DualStreamLM` under the released names. Around it: the prompt layout, Whisper features and codes of the
 question, the detokenizer of the answer. These components are frozen, loaded when first needed, and never written again.
@@ -78,7 +78,7 @@ class Layout:
 
 
 def lay_out(messages: Sequence[Message], config: DualStreamConfig, output_id: int) -> Layout:
-    """The released prompt layout, up to where the assistant begins (docs/policies.md, "Kimi-Audio: prompt layout").
+    """Return the released prompt layout, up to where the assistant begins (docs/policies.md, "Kimi-Audio: prompt layout").
 
     `output_id`, behind a user's audio, says whether the answer is to have sound.
 
@@ -110,7 +110,7 @@ def lay_out(messages: Sequence[Message], config: DualStreamConfig, output_id: in
 
 
 def _question(message: Message, config: DualStreamConfig) -> list[tuple[int, int, bool]]:
-    """A user's codes with their transcript beside them, from the first code on; the shorter is filled up with blanks.
+    """Lay out a user's codes beside their transcript, from the first code on; the shorter is filled up with blanks.
 
     ParaS2S (section 4) fills both streams up to one length and does not say where the words begin. Without words it is the
     released layout.
@@ -119,11 +119,11 @@ def _question(message: Message, config: DualStreamConfig) -> list[tuple[int, int
     length = max(len(message.codes), len(message.words))
     audio = [config.codebook_offsets[0] + code for code in message.codes] + [config.blank_id] * (length - len(message.codes))
     text = [*message.words, *[config.blank_id] * (length - len(message.words))]
-    return [(sound, word, place < len(message.codes)) for place, (sound, word) in enumerate(zip(audio, text, strict=True))]
+    return [(sound, word, index < len(message.codes)) for index, (sound, word) in enumerate(zip(audio, text, strict=True))]
 
 
 def _given(message: Message, config: DualStreamConfig) -> list[tuple[int, int, bool]]:
-    """An earlier answer with sound and words: as the release lays it out, without an end of its text."""
+    """Lay out an earlier answer with sound and words as the release does, without an end of its text."""
     assert message.codes is not None
     audio = [config.blank_id] * config.audio_delay_steps + [config.codebook_offsets[0] + code for code in message.codes]
     if len(message.words) > len(audio):
@@ -155,7 +155,7 @@ class KimiPolicy(StreamPolicy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn], speak: bool = True) -> Prompt:
-        """A dialogue; the model listens to a user's clip, and reads its transcript where `use_transcript` was called.
+        """Encode a dialogue; the model listens to a user's clip, and reads its transcript after `use_transcript`.
 
         Raises:
             PolicyError: a system turn, which this model was not trained with.
@@ -176,25 +176,25 @@ class KimiPolicy(StreamPolicy):
         return self._prompt(messages, self._whisper_features(clips), speak)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
-        """Prompts of spoken questions, in order; all clips go through the encoders together."""
+        """Encode spoken questions to prompts, in order; all clips go through the encoders together."""
         recorded = [clips.clip(query.clip) for query in queries]
         codes = self.tokenizer.encode_batch(recorded)
-        whisper = [[one] for one in self._whisper_features(recorded)] or [[] for _ in recorded]
+        whisper = [[features] for features in self._whisper_features(recorded)] or [[] for _ in recorded]
         return [
             self._prompt([Message("user", self._transcript(query.transcript), tuple(spoken.tolist()))], features)
             for query, spoken, features in zip(queries, codes, whisper, strict=True)
         ]
 
     def _transcript(self, text: str) -> tuple[int, ...]:
-        """The words that stand beside a question's codes: none unless `use_transcript` was called."""
+        """Return the words beside a question's codes: none unless `use_transcript` was called."""
         return tuple(self.words.encode(text)) if self.with_transcript else ()
 
     def _whisper_features(self, clips: Sequence[Clip]) -> list[np.ndarray]:
-        """Continuous features of each clip; none where the model reads none."""
+        """Return continuous features of each clip, or [] if the model reads none."""
         return self.whisper.features_batch(clips) if self.config.continuous_dim and clips else []
 
     def _prompt(self, messages: Sequence[Message], whisper: Sequence[np.ndarray], speak: bool = True) -> Prompt:
-        """A dialogue in the released layout, with the continuous features of its user's clips."""
+        """Make a prompt of a dialogue in the released layout, with the continuous features of its user's clips."""
         config = self.config
         layout = lay_out(messages, config, config.audio_and_text_id if speak else self.text_only_id)
         features = None
@@ -208,7 +208,7 @@ class KimiPolicy(StreamPolicy):
         self.with_transcript = True
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
-        """A demonstration in the layout of ParaS2S's warm-up (docs/policies.md, "Kimi-Audio: targets")."""
+        """Lay out a demonstration as in ParaS2S's warm-up (docs/policies.md, "Kimi-Audio: targets")."""
         return (self.target_block(self.tokenizer.encode(clip)[:, None], self.words.encode(text)),)
 
     # -- answers ------------------------------------------------------------------------------------------------------
@@ -218,12 +218,12 @@ class KimiPolicy(StreamPolicy):
         return self.decode_audios([(blocks, answer, seed)])[0]
 
     def decode_audios(self, answers: Sequence[tuple[Sequence[Block], int, int]]) -> list[Clip]:
-        """Waveforms of several answers, many at once."""
+        """Decode several answers to waveforms, many at once."""
         codes = [self.decode_codes(blocks, answer) for blocks, answer, _ in answers]
         return self.detokenizer.speak(codes, [seed for _, _, seed in answers])
 
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
-        """The text stream of one answer, up to its end; ids that are no text are left out, as in the release."""
+        """Decode the text stream of one answer, up to its end; ids that are no text are left out, as in the release."""
         (block,) = blocks
         ids = block.tokens[answer, :, 0][block.sampled[answer, :, 0]].tolist()
         end = ids.index(self.config.text_eos_id) if self.config.text_eos_id in ids else len(ids)
@@ -261,7 +261,7 @@ class KimiPolicy(StreamPolicy):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """A checkpoint in the released layout; the frozen components stay where they are and are pointed at."""
+        """Write a checkpoint in the released layout; the frozen components stay where they are and are pointed at."""
         self.refuse_adapters()
         write_tensors(folder, self.model.state_dict())
         for name in _COPIED:
@@ -272,12 +272,12 @@ class KimiPolicy(StreamPolicy):
         write_bytes(folder / "config.json", (self.folder / "config.json").read_bytes())
 
     def reload(self, folder: Path) -> None:
-        """Weights alone."""
+        """Read weights alone."""
         load_tensors(self.model, shard_files(folder), str(folder), own_name)
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> KimiPolicy:
-        """The released checkpoint, or what `save` wrote.
+        """Load the released checkpoint, or what `save` wrote.
 
         Raises:
             PolicyError: config, tokenizer or tensors do not fit each other; they are named.
@@ -298,12 +298,12 @@ class KimiPolicy(StreamPolicy):
 
 
 def own_name(stored: str) -> str | None:
-    """The names are ours; positions are computed, and a checkpoint still in training holds Whisper as well."""
+    """Return our name of a stored tensor, which is its own, or None for positions, which are computed, and for Whisper."""
     return None if stored.endswith("rotary_emb.inv_freq") or stored.startswith("whisper_model.") else stored
 
 
 def special_ids(folder: Path) -> dict[str, int]:
-    """Ids of the special tokens, by the names of `SPECIALS`.
+    """Return the ids of the special tokens, by the names of `SPECIALS`.
 
     Raises:
         PolicyError: the tokenizer does not have one of them.
@@ -315,7 +315,7 @@ def special_ids(folder: Path) -> dict[str, int]:
 
 
 def stream_config(released: dict[str, Any], ids: dict[str, int], where: str) -> DualStreamConfig:
-    """The released config as ours.
+    """Return the released config as ours.
 
     Raises:
         PolicyError: values that contradict each other, as those of the config class's defaults do, or that are not built.
@@ -323,13 +323,13 @@ def stream_config(released: dict[str, Any], ids: dict[str, int], where: str) -> 
     layers, tap = released["num_hidden_layers"], released["kimia_mimo_transformer_from_layer_index"]
     if released["kimia_mimo_layers"] != layers - tap - 1:
         raise PolicyError(
-            f"{where}: {released['kimia_mimo_layers']} audio layers do not stand beside the {layers - tap - 1} text layers "
+            f"{where}: {released['kimia_mimo_layers']} audio layers do not match the {layers - tap - 1} text layers "
             f"after layer {tap}; these look like the defaults of a config class, not like a checkpoint's values"
         )
     fixed = {"rope_scaling": None, "tie_word_embeddings": False, "hidden_act": "silu", "use_whisper_feature": True}
     check_fixed(released, fixed, where)
     offset, vocab = released["kimia_token_offset"], released["vocab_size"]
-    if outside := {name: one for name, one in ids.items() if not 0 <= one < offset}:
+    if outside := {name: number for name, number in ids.items() if not 0 <= number < offset}:
         raise PolicyError(f"{where}: special ids outside the text vocabulary of {offset}: {outside}")
     values = {
         "hidden_size": released["hidden_size"],

@@ -8,7 +8,7 @@ from pathlib import Path
 from paras2s.errors import PolicyError
 from paras2s.utils.io import read_json
 
-# How text is cut before pairs are merged. Qwen's, with single digits, of which GLM-4's differs in taking up to three.
+# How text is cut before pairs are merged. Qwen's, with single digits; GLM-4's takes up to three.
 QWEN_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 GLM_PATTERN = QWEN_PATTERN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
 # The Kimi family's: Han apart from other letters, and words cut where lower case ends.
@@ -42,7 +42,7 @@ class RankBpe:
 
     @classmethod
     def read(cls, path: Path, specials: Mapping[str, int], pattern: str) -> RankBpe:
-        """From a file of lines, each a token in base64 and its rank.
+        """Read a file of lines, each a token in base64 and its rank.
 
         Raises:
             PolicyError: no such file, or another format.
@@ -63,12 +63,12 @@ class RankBpe:
         return max(self._text_ids, default=-1) + 1
 
     def check_below(self, specials: Mapping[str, int], path: Path) -> None:
-        """Compare the words, read from `path`, with the ids of special tokens, which stand behind all of them.
+        """Compare the words, read from `path`, with the ids of special tokens, which follow all of them.
 
         Raises:
             PolicyError: a special token's id is a word's.
         """
-        name, first = min(specials.items(), key=lambda one: one[1])
+        name, first = min(specials.items(), key=lambda named: named[1])
         if self.size > first:
             raise PolicyError(
                 f"{path}: has {self.size} words, and {name} is {first}: it is another model's tokenizer; copy {path.name} and "
@@ -76,18 +76,18 @@ class RankBpe:
             )
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, none of them special."""
+        """Return the ids of a text, none of them special."""
         return list(self._coder.encode_ordinary(text))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of the text ids; others are left out, and so is half of a character."""
-        return self._coder.decode([one for one in ids if one in self._text_ids], errors="ignore")
+        """Decode the text ids; others are left out, and so is half of a character."""
+        return self._coder.decode([number for number in ids if number in self._text_ids], errors="ignore")
 
 
 def added_tokens(folder: Path) -> dict[str, int]:
     """Special tokens of a released tokenizer: name to id, from `tokenizer_config.json` and, if there, `added_tokens.json`."""
     described = dict(read_json(folder / "tokenizer_config.json")).get("added_tokens_decoder", {})
-    found = {str(token["content"]): int(number) for number, token in dict(described).items()}
+    tokens = {str(token["content"]): int(number) for number, token in dict(described).items()}
     if (folder / "added_tokens.json").is_file():
-        found |= {str(name): int(number) for name, number in dict(read_json(folder / "added_tokens.json")).items()}
-    return found
+        tokens |= {str(name): int(number) for name, number in dict(read_json(folder / "added_tokens.json")).items()}
+    return tokens

@@ -11,7 +11,7 @@ from paras2s.audio.clip import Clip
 
 
 def encode_mimi(mimi: Any, clip: Clip, codebooks: int) -> np.ndarray:
-    """Codes [T, K] of a clip; the tail is padded with silence to a whole frame."""
+    """Return codes [T, K] of a clip; the tail is padded with silence to a whole frame."""
     rate_hz = int(mimi.config.sampling_rate)
     samples = clip.at(rate_hz).samples
     samples = np.pad(samples, (0, -len(samples) % round(rate_hz / float(mimi.config.frame_rate))))

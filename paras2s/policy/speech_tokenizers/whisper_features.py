@@ -47,9 +47,9 @@ class WhisperFeatures:
     def __init__(self, encoder: nn.Module, extractor: WhisperFeatureExtractor, device: str | torch.device = "cpu") -> None:
         config: Any = encoder.config
         made = (extractor.feature_size, extractor.nb_max_frames)
-        wanted = (config.num_mel_bins, CONV_STRIDE * config.max_source_positions)
-        if made != wanted:
-            raise PolicyError(f"features of {made} mel bins x frames do not fit a Whisper encoder of {wanted}")
+        expected = (config.num_mel_bins, CONV_STRIDE * config.max_source_positions)
+        if made != expected:
+            raise PolicyError(f"features of {made} mel bins x frames do not fit a Whisper encoder of {expected}")
         self.encoder = encoder.to(device).eval().requires_grad_(False)
         self.extractor = extractor
         self.sample_rate_hz = int(extractor.sampling_rate)
@@ -78,7 +78,7 @@ class WhisperFeatures:
         return cls(encoder, extractor, device)
 
     def features(self, clip: Clip) -> np.ndarray:
-        """Features [T, 4 * d_model], float32; T = ceil(samples / 1280) of each 30 s chunk, chunks one after another.
+        """Return features [T, 4 * d_model], float32; T = ceil(samples / 1280) of each 30 s chunk, chunks one after another.
 
         Raises:
             AudioError: the clip is empty.
@@ -86,14 +86,14 @@ class WhisperFeatures:
         return self.features_batch([clip])[0]
 
     def features_batch(self, clips: Sequence[Clip]) -> list[np.ndarray]:
-        """Features of each clip, `BATCH_CHUNKS` chunks of all of them at once; each as by itself, but for rounding.
+        """Return features of each clip, `BATCH_CHUNKS` chunks of all of them at once; each as by itself, but for rounding.
 
         Raises:
             AudioError: a clip is empty.
         """
         chunks = [(number, part) for number, clip in enumerate(clips) for part in split_clip(clip, self.extractor)]
         weight = next(self.encoder.parameters())
-        found: list[list[torch.Tensor]] = [[] for _ in clips]
+        features: list[list[torch.Tensor]] = [[] for _ in clips]
         with torch.inference_mode():
             for start in range(0, len(chunks), BATCH_CHUNKS):
                 owners, parts = zip(*chunks[start : start + BATCH_CHUNKS], strict=True)
@@ -101,12 +101,12 @@ class WhisperFeatures:
                 states = self.encoder(made.input_features.to(weight)).last_hidden_state
                 for owner, part, rows in zip(owners, parts, states, strict=True):
                     steps = -(-len(part) // self.samples_per_step)
-                    found[owner].append(rows[: FRAMES_PER_STEP * steps].reshape(steps, self.feature_dim).float().cpu())
-        return [torch.cat(rows).numpy() for rows in found]
+                    features[owner].append(rows[: FRAMES_PER_STEP * steps].reshape(steps, self.feature_dim).float().cpu())
+        return [torch.cat(rows).numpy() for rows in features]
 
 
 def split_clip(clip: Clip, extractor: WhisperFeatureExtractor) -> list[np.ndarray]:
-    """Samples at the extractor's rate, in chunks of the length it was made for (30 s); the last may be shorter.
+    """Return samples at the extractor's rate, in chunks of the length it was made for (30 s); the last may be shorter.
 
     Raises:
         AudioError: the clip is empty.
@@ -119,7 +119,7 @@ def split_clip(clip: Clip, extractor: WhisperFeatureExtractor) -> list[np.ndarra
 
 
 def read_extractor(folder: Path) -> WhisperFeatureExtractor:
-    """The log-mel recipe of a checkpoint.
+    """Read the log-mel recipe of a checkpoint.
 
     Raises:
         PolicyError: missing, or not a recipe.
@@ -137,7 +137,7 @@ def read_extractor(folder: Path) -> WhisperFeatureExtractor:
 
 
 def _encoder_name(stored: str) -> str | None:
-    """The encoder's own name of a stored tensor; a bare `WhisperModel` is saved without the `model.` in front."""
+    """Return the encoder's own name of a stored tensor; a bare `WhisperModel` is saved without the `model.` in front."""
     name = stored.removeprefix("model.")
     if name.startswith("decoder.") or name == "proj_out.weight":
         return None

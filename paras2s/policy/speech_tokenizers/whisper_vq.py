@@ -79,9 +79,9 @@ class WhisperVQConfig(BaseModel):
         Raises:
             PolicyError: a key is missing, or has a value that is not implemented.
         """
-        found = read_config(path, cls.model_fields)
+        config = read_config(path, cls.model_fields)
         try:
-            return cls.model_validate(found)
+            return cls.model_validate(config)
         except ValidationError as error:
             raise PolicyError(f"{path}: not a tokenizer this code knows ({one_line(error)})") from error
 
@@ -99,11 +99,11 @@ class WhisperVQEncoder(nn.Module):
         self.codebook = nn.Embedding(config.quantize_vocab_size, config.d_model)
 
     def forward(self, mel: Tensor, valid: Tensor) -> Tensor:
-        """Codes [B, T], int64, of mel [B, bins, M]; those where a code's first mel frame is not `valid` mean nothing."""
+        """Return codes [B, T], int64, of mel [B, bins, M]; those where a code's first mel frame is not `valid` mean nothing."""
         return nearest(self.hidden(mel, valid), self.codebook.weight)
 
     def hidden(self, mel: Tensor, valid: Tensor) -> Tensor:
-        """States before quantisation, [B, T, D]. `valid` [B, M] is False at padding; `2 * pooling_kernel_size` divides M."""
+        """Return unquantised states [B, T, D]. `valid` [B, M] is False at padding; `2 * pooling_kernel_size` divides M."""
         config, block = self.config, self.config.quantize_causal_block_size
         state = fn.gelu(_causal(self.conv1, mel))
         state = fn.gelu(_causal(self.conv2, state)).transpose(1, 2)
@@ -159,9 +159,9 @@ class _Attention(nn.Module):
 
 def block_causal(valid: Tensor, block: int) -> Tensor:
     """Attention mask, bool [B, F, F]: at valid frames up to the end of one's own block of `block` frames."""
-    place = torch.arange(valid.shape[1], device=valid.device)
+    position = torch.arange(valid.shape[1], device=valid.device)
     # Blocks start at frame 0, so "earlier, or in my block" is "in a block not after mine".
-    return (place[:, None] // block >= place // block) & valid[:, None, :]
+    return (position[:, None] // block >= position // block) & valid[:, None, :]
 
 
 def nearest(vectors: Tensor, codebook: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ def nearest(vectors: Tensor, codebook: Tensor) -> Tensor:
 
 
 def _causal(convolution: nn.Conv1d, signal: Tensor) -> Tensor:
-    """The convolution with its whole kernel at and before each place."""
+    """Convolve with the whole kernel at and before each position."""
     return convolution(fn.pad(signal, (convolution.kernel_size[0] - 1, 0)))
 
 
@@ -214,7 +214,7 @@ class GlmTokenizer:
         return cls(encoder, extractor, device)
 
     def encode(self, clip: Clip) -> np.ndarray:
-        """Codes [T], int64; T = ceil(samples / 1280) of each 30 s chunk, chunks one after another.
+        """Return codes [T], int64; T = ceil(samples / 1280) of each 30 s chunk, chunks one after another.
 
         Raises:
             AudioError: the clip is empty.
@@ -222,7 +222,7 @@ class GlmTokenizer:
         return self.encode_batch([clip])[0]
 
     def encode_batch(self, clips: Sequence[Clip]) -> list[np.ndarray]:
-        """Codes of each clip; the others in the batch do not matter to it.
+        """Return codes of each clip; the others in the batch do not matter to it.
 
         Raises:
             AudioError: a clip is empty.
@@ -236,8 +236,8 @@ class GlmTokenizer:
                 # Padding is at the end, where neither causal convolutions nor masked attention can look.
                 mel = pad_sequence(list(mels), batch_first=True).transpose(1, 2)
                 valid = pad_sequence(list(masks), batch_first=True)
-                found = self.encoder(mel.to(weight), valid.to(weight.device)).cpu().numpy()
-                for owner, row, own in zip(owners, found, mels, strict=True):
+                encoded = self.encoder(mel.to(weight), valid.to(weight.device)).cpu().numpy()
+                for owner, row, own in zip(owners, encoded, mels, strict=True):
                     codes[owner].append(row[: len(own) // self._mels_per_code])
         return [np.concatenate(parts) for parts in codes]
 
@@ -246,7 +246,7 @@ class GlmTokenizer:
         parts = split_clip(clip, self.extractor)
         # A clip's chunks are padded together, as the released code does, but never those of two clips: its last mel frames
         # reflect the end of the padded signal, so they would depend on the longest clip of the batch.
-        found = self.extractor(
+        features = self.extractor(
             parts,
             sampling_rate=self.sample_rate_hz,
             padding="longest",
@@ -254,7 +254,7 @@ class GlmTokenizer:
             return_attention_mask=True,
             return_tensors="pt",
         )
-        for part, mel, valid in zip(parts, found.input_features, found.attention_mask, strict=True):
+        for part, mel, valid in zip(parts, features.input_features, features.attention_mask, strict=True):
             length = -(-len(part) // self.samples_per_code) * self._mels_per_code
             yield mel.T[:length], valid[:length].bool()
 
