@@ -75,7 +75,7 @@ def _column(
     best_of: Callable[[list[float]], float] | None,
     unit: str = "",
 ) -> list[Cell]:
-    """Cells of one column; the best ones, as far as the digits shown tell, are marked."""
+    """Return the cells of one column; the best cells, as far as the digits shown tell, are marked."""
     means = [entry.estimate.mean for entry in counted if entry.estimate.mean is not None]
     best = show(best_of(means)) if best_of is not None and len(means) > 1 else None
     cells = []

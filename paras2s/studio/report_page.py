@@ -61,7 +61,7 @@ def show(studio: Studio, request: Request) -> Response:
         unread=problems,
         judges=sorted({row.judge for row in rows}),
         cards=[report.card_of(contrast_id, shown, player) for contrast_id in chosen],
-        categories=[one for one in report.categories_of(rows) if one in chosen.values()],
+        categories=[category for category in report.categories_of(rows) if category in chosen.values()],
         n_contrasts=len({row.contrast_id for row in rows}),
     )
 
@@ -70,15 +70,15 @@ def read_systems(files: RunFiles, below: str, order: list[str]) -> dict[str, lis
     """Return the rows of each system in a folder of the run, in this order and then by name; a broken file is a problem."""
     folder = files.path(below)
     names = sorted(path.stem for path in folder.glob("*.jsonl")) if folder is not None else []
-    found: dict[str, list[AnswerRow]] = {}
+    systems: dict[str, list[AnswerRow]] = {}
     for name in sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name)):
         path: Path | None = files.path(f"{below}/{name}.jsonl")
         try:
             if path is not None:
-                found[name] = load_rows(path)
+                systems[name] = load_rows(path)
         except DataError as error:
             files.problems.append(str(error))
-    return found
+    return systems
 
 
 def _list(remarks: dict[str, Any], key: str) -> list[Any]:
