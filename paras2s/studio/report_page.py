@@ -1,4 +1,4 @@
-"""The report of a run: its page with the scores in full, notes, and answers of all systems to listen to."""
+"""The report of a run: whether reinforcement helped, the scores in full, notes, and answers of all systems to listen to."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from paras2s.bench.paras2s.gain import verdict_on_gain
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.errors import DataError
 from paras2s.run import REPORT
@@ -42,15 +43,15 @@ def show(studio: Studio, request: Request) -> Response:
     chosen = report.choose_contrasts([row for answers in shown.values() for row in answers])
     player = functools.partial(report.player_of, studio.folders, folder)
     try:
+        gain = verdict_on_gain({"rubric judge": systems, "independent judge": independent})
         figures: dict[str, Any] = {
             "columns": report.columns_of(rows, independent or None),
             "table": report.results_table(systems, independent or None),
-            "gain": report.gain_of(systems),
-            "second_gain": report.gain_of(independent),
+            "verdict": gain.lines() if gain else [],
         }
     except DataError as error:
         problems.append(str(error))
-        figures = {"columns": [], "table": [], "gain": None, "second_gain": None}
+        figures = {"columns": [], "table": [], "verdict": []}
     values = run_values(studio, address)
     return studio.page(
         request,
