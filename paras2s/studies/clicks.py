@@ -31,7 +31,7 @@ class Click:
     `id` is the page's own name for it: sent twice, it counts once. `name` is the question of a choice or the clip that was
     played ("question", "1", "2"); `value` is a choice's value, a comment's text or why an item is skipped. Both name the
     answers as the study has them, whatever side they stood on. `view` names one showing of the item, and `shown_ms` is how long
-    it had been shown, by the page's monotonic clock; None where that clock made no sense.
+    it had been shown, by the page's monotonic clock; None if that clock made no sense.
     """
 
     id: str
@@ -56,7 +56,7 @@ class ItemState:
 
     @property
     def time_s(self) -> float | None:
-        """The time for which the item was shown, all its showings together; None where no clock told."""
+        """The time for which the item was shown, all its showings together; None if no clock told."""
         return sum(self.shown_ms.values()) / 1000 if self.shown_ms else None
 
 
@@ -68,7 +68,7 @@ class Progress:
     can_undo: bool
 
     def item(self, number: int) -> ItemState:
-        """The state of an item; a fresh state where nothing was done on it."""
+        """Return the state of an item; a fresh state if nothing was done on it."""
         return self.items.get(number, ItemState())
 
 
@@ -81,7 +81,7 @@ class Place:
 
 
 def order_of(seed: int, items: int, two_sided: bool) -> tuple[Place, ...]:
-    """An annotator's random order and, of pairs, the sides, half of them flipped. Hashes: no library's release changes it."""
+    """Return an annotator's random order and, of pairs, the sides, half of them flipped. Hashes: stable over releases."""
     flips = sorted(range(items), key=lambda item: (seed_of(seed, "side", item), item))
     flipped = set(flips[: items // 2]) if two_sided else set()
     return tuple(
@@ -90,12 +90,12 @@ def order_of(seed: int, items: int, two_sided: bool) -> tuple[Place, ...]:
 
 
 def other_side(name: str, flipped: bool) -> str:
-    """A label or a clip's name seen from the other side, where the answers are exchanged; what names no answer stays."""
+    """Return a label or a clip's name from the other side, with answers exchanged; text that names no answer stays."""
     return OTHER_SIDE.get(name, name) if flipped else name
 
 
 def as_shown(state: ItemState, flipped: bool) -> ItemState:
-    """The state of an item as its annotator sees it, with the answers on their sides."""
+    """Return the state of an item as its annotator sees it, with the answers on their sides."""
     return replace(
         state,
         choices={name: other_side(value, flipped) for name, value in state.choices.items()},
@@ -104,7 +104,7 @@ def as_shown(state: ItemState, flipped: bool) -> ItemState:
 
 
 def replay(clicks: Sequence[Click]) -> Progress:
-    """The state after all clicks."""
+    """Return the state after all clicks."""
     undone: set[int] = set()
     standing: list[int] = []
     for at, click in enumerate(clicks):
@@ -134,13 +134,13 @@ def _apply(state: ItemState, click: Click) -> None:
 
 
 def _count_time(state: ItemState, click: Click) -> None:
-    # A view's time is the largest one it reports: a clock that goes back takes nothing away, one that leaps is cut.
+    # A view's time is the largest it reports: a clock that goes back takes nothing away, a leap is cut.
     if click.shown_ms is not None and click.view:
         state.shown_ms[click.view] = max(state.shown_ms.get(click.view, 0.0), min(click.shown_ms, LONGEST_VIEW_MS))
 
 
 def clock_ms(value: object) -> float | None:
-    """A page's time as a number; None where it is none, negative or not finite: no click is refused for its clock."""
+    """Return a page's time as a number; None if invalid, negative or not finite: no click is refused for its clock."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         return None
     return float(value)
@@ -159,7 +159,7 @@ def missing(form: Form, state: ItemState) -> list[str]:
 
 
 def refusal(form: Form, items: int, progress: Progress, click: Click) -> str | None:
-    """Why a click cannot be taken, in words for the annotator; None where it can."""
+    """Return why a click cannot be taken, in words for the annotator; None if it can."""
     if not 0 <= click.item < items:
         return "there is no such item in this study"
     state = progress.item(click.item)
@@ -184,14 +184,14 @@ def _choice_refusal(form: Form, state: ItemState, click: Click) -> str | None:
     question = form.question(click.name)
     if question is None or click.value not in question.values:
         return "the form has no such answer"
-    others = [one.title for one in form.questions if one.name != question.name and one.name not in state.choices]
+    others = [other.title for other in form.questions if other.name != question.name and other.name not in state.choices]
     if question.comes_last and others:
         return f"{question.title} comes last; first {', '.join(others)}"
     return None
 
 
 def label_of_scores(first: float, second: float, acceptable_from: float) -> Label:
-    """The typed label that two scores amount to, by TRACE's rule (3.2): acceptability first, then the better one."""
+    """Return the typed label of two scores, by TRACE's rule (3.2): acceptability first, then the better one."""
     good = (first >= acceptable_from, second >= acceptable_from)
     if good[0] != good[1]:
         return "1" if good[0] else "2"

@@ -62,7 +62,7 @@ class Form(_Record):
     @model_validator(mode="before")
     @classmethod
     def _share_choices(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Give each question the choices that stand beside the questions."""
+        """Give each question the choices that are listed beside the questions."""
         own = {name: value for name, value in values.items() if name != "choices"}
         if "choices" in values:
             own["questions"] = [{**question, "choices": values["choices"]} for question in values["questions"]]
@@ -77,12 +77,12 @@ class Form(_Record):
         return self.model_copy(update={"answers": count, "questions": (question.model_copy(update={"choices": choices}),)})
 
     def question(self, name: str) -> Question | None:
-        """The question of that name, if there is one."""
-        return next((one for one in self.questions if one.name == name), None)
+        """Return the question of that name, if there is one."""
+        return next((question for question in self.questions if question.name == name), None)
 
 
 @functools.cache
 def load_forms() -> dict[Kind, Form]:
-    """The shipped forms by kind, in the order of `KINDS`."""
+    """Return the shipped forms by kind, in the order of `KINDS`."""
     values = yaml.safe_load(resources.files(__package__).joinpath("forms.yaml").read_text(encoding="utf-8"))
     return {kind: Form.model_validate(values[kind]) for kind in KINDS}

@@ -63,7 +63,7 @@ class Annotator:
 
 
 def make_study(out: Path, study: Study, source: Path) -> StudyStore:
-    """A new study folder: clips are copied from below `source` and named after their content, so that no name tells a system.
+    """Make a study folder: clips are copied from below `source` and named after their content, so that no name tells a system.
 
     Raises:
         ConfigError: `out` is there. DataError: a clip is missing or leaves the source. StorageError: the disk refused.
@@ -104,7 +104,7 @@ def _copy_clip(source: Path, name: str, folder: Path) -> str:
 
 @contextmanager
 def _connect(path: Path, address: str | None = None) -> Iterator[sqlite3.Connection]:
-    """A connection for one call, without implicit transactions: each statement is its own unless it begins one."""
+    """Open a connection for one call, without implicit transactions: each statement is its own unless it begins one."""
     db = sqlite3.connect(address or path.resolve().as_uri(), uri=True, timeout=WAIT_S, isolation_level=None)
     try:
         db.execute("PRAGMA synchronous=FULL")
@@ -117,7 +117,7 @@ class StudyStore:
     """A study's folder. Safe with several threads and processes: no state is held between calls but the description."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens a study.
+        """Open a study.
 
         Raises:
             DataError: no study, a damaged one, or one of a newer version.
@@ -149,12 +149,12 @@ class StudyStore:
         return self.form.with_takes(len(self.study.items[number].answers)) if self.form.takes and in_study else self.form
 
     def is_current(self) -> bool:
-        """Whether the items are those that were read when the study was opened."""
+        """Return whether the items are those that were read when the study was opened."""
         with self._reading() as db:
             return _edition(db) == self._edition
 
     def order(self, annotator: Annotator) -> tuple[Place, ...]:
-        """The order and the sides in which an annotator is shown the items."""
+        """Return the order and the sides in which an annotator is shown the items."""
         if self.form.takes:
             return tuple(Place(number, False) for number in range(len(self.study.items)))
         return order_of(annotator.seed, len(self.study.items), self.form.answers == 2)
@@ -193,12 +193,12 @@ class StudyStore:
             raise StorageError(f"{self._path}: cannot be written ({error}); nothing was stored") from error
 
     def annotators(self) -> list[Annotator]:
-        """All annotators, in the order in which they were added."""
+        """Return all annotators, in the order in which they were added."""
         with self._reading() as db:
             return [Annotator(*row) for row in db.execute("SELECT name, token, seed FROM annotator ORDER BY rowid")]
 
     def add_annotator(self, name: str) -> Annotator:
-        """An annotator with a link of their own that cannot be guessed.
+        """Return an annotator with a link of their own that cannot be guessed.
 
         Raises:
             ConfigError: no name, or an existing one. StorageError: the disk refused.
@@ -216,22 +216,24 @@ class StudyStore:
         return added
 
     def find(self, token: str) -> Annotator | None:
-        """The annotator with this link."""
+        """Return the annotator with this link."""
         given = token.encode("utf-8", "surrogatepass")
-        return next((one for one in self.annotators() if secrets.compare_digest(one.token.encode(), given)), None)
+        return next(
+            (annotator for annotator in self.annotators() if secrets.compare_digest(annotator.token.encode(), given)), None
+        )
 
     def clicks(self, annotator: str) -> list[Click]:
-        """All clicks of an annotator, in the order in which they were stored."""
+        """Return all clicks of an annotator, in the order in which they were stored."""
         with self._reading() as db:
             return _clicks(db, annotator)
 
     def count_clicks(self) -> int:
-        """The number of clicks of all annotators: results that were measured at the same number still hold."""
+        """Return the number of clicks of all annotators: results that were measured at the same number still hold."""
         with self._reading() as db:
             return int(db.execute("SELECT count(*) FROM click").fetchone()[0])
 
     def progress(self, annotator: str) -> Progress:
-        """The state of an annotator's items."""
+        """Return the state of an annotator's items."""
         return replay(self.clicks(annotator))
 
     def submissions(self) -> list[tuple[str, int]]:
@@ -280,7 +282,7 @@ class StudyStore:
         """
         with self._writing() as db:
             clicks = _clicks(db, annotator)
-            if all(click.id != there.id for there in clicks):
+            if all(click.id != stored.id for stored in clicks):
                 if why := refusal(self.form_of(click.item), len(self.study.items), replay(clicks), click):
                     raise ClickRefusedError(why)
                 _insert_click(db, annotator, click)
@@ -309,5 +311,5 @@ def _has_annotator(db: sqlite3.Connection, name: str) -> bool:
 
 
 def _edition(db: sqlite3.Connection) -> int:
-    """The number of times that the items were changed."""
+    """Return the number of times that the items were changed."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])

@@ -60,7 +60,7 @@ class Item(_Record):
         return (self.id, *(answer.system for answer in self.answers))
 
     def clips(self) -> dict[str, str]:
-        """Its clips by the name that a page gives them."""
+        """Return its clips by the name that a page gives them."""
         answers = {str(number): answer.clip for number, answer in enumerate(self.answers, 1)}
         return answers if self.question is None else {"question": self.question, **answers}
 
@@ -81,7 +81,7 @@ class Study(_Record):
             if not form.takes and len(item.answers) != form.answers:
                 raise ValueError(f"item {item.id}: has {len(item.answers)} answers; kind {self.kind} has {form.answers}")
             if item.key in seen:
-                raise ValueError(f"item {item.id}: stands twice for {' and '.join(item.key[1:])}")
+                raise ValueError(f"item {item.id}: occurs twice for {' and '.join(item.key[1:])}")
             seen.add(item.key)
             for name, value in item.gold.items():
                 question = form.question(name)
@@ -91,7 +91,7 @@ class Study(_Record):
 
 
 def as_study(kind: Kind, title: str, seed: int, items: Sequence[Item]) -> Study:
-    """A checked study.
+    """Check the values and return the study.
 
     Raises:
         DataError: what is wrong with an item.
@@ -104,7 +104,7 @@ def as_study(kind: Kind, title: str, seed: int, items: Sequence[Item]) -> Study:
 
 
 def read_items(path: Path) -> tuple[list[Item], Path]:
-    """The items of a JSONL file, and the folder that its clips are relative to.
+    """Return the items of a JSONL file, and the folder that its clips are relative to.
 
     Raises:
         DataError: missing, empty or a wrong row; names file:line and key.
@@ -122,12 +122,12 @@ def read_items(path: Path) -> tuple[list[Item], Path]:
 
 
 def clip_names(items: Iterable[Item]) -> list[str]:
-    """The clips of all items, each once."""
+    """Return the clips of all items, each once."""
     return list(dict.fromkeys(name for item in items for name in item.clips().values()))
 
 
 def with_clips(item: Item, names: dict[str, str]) -> Item:
-    """The item with its clips renamed."""
+    """Return the item with its clips renamed."""
     values: dict[str, Any] = item.model_dump()
     values["question"] = None if item.question is None else names[item.question]
     values["answers"] = [{**answer.model_dump(), "clip": names[answer.clip]} for answer in item.answers]

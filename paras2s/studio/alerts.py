@@ -1,6 +1,6 @@
 """Alerts on a run's curves: pure functions of the rows of metrics.jsonl.
 
-A threshold is a share of the rewards' own standard deviation where a reward's scale is anybody's choice. An alert says where
+A threshold is a share of the rewards' own standard deviation where a reward's scale is arbitrary. An alert says where
 to look and is no proof; `paras2s bench curve` has other judges decide.
 """
 
@@ -25,7 +25,7 @@ ENTROPY_LEFT = 0.2
 SAME_TEXT = 0.5
 # Nats a token from the warm-up: beyond it the policy speaks of other things in another way.
 KL_LIMIT = 1.0
-# Sampler against learner: so many times the run's median, and never less than what rounding makes.
+# Sampler against learner: GAP_FACTOR times the run's median, and never less than what rounding makes.
 GAP_FACTOR, GAP_FLOOR = 10.0, 1e-3
 UNSCORED_SHARE, FLAT_SHARE = 0.1, 0.5
 # Of the length at the start. A reward is easily raised by saying more, or less.
@@ -45,10 +45,10 @@ class Alert:
 
 
 def find_alerts(rows: Sequence[Row], group_size: int | None = None, queries: int | None = None) -> list[Alert]:
-    """All alerts at the end of these rows. `queries` B and `group_size` G of a step give shares of unscored and flat groups."""
+    """Return all alerts at the end of these rows. B `queries` by G `group_size` give shares of unscored and flat groups."""
     # A reward model that was trained again while the policy was aligned gives other numbers than the one before.
     alike = [row for row in rows if row.get("reward_model_step") == rows[-1].get("reward_model_step")]
-    found = [
+    alerts = [
         reward_without_validation(alike),
         sources_apart(alike),
         length_change(rows),
@@ -59,12 +59,12 @@ def find_alerts(rows: Sequence[Row], group_size: int | None = None, queries: int
         too_many(rows, "unscored", UNSCORED_SHARE, queries * group_size if queries and group_size else None),
         too_many(rows, "zero_spread_groups", FLAT_SHARE, queries),
     ]
-    return [alert for alert in found if alert is not None]
+    return [alert for alert in alerts if alert is not None]
 
 
 def reward_without_validation(rows: Sequence[Row]) -> Alert | None:
-    """The reward rose since the validation reward's best point, and the validation reward fell."""
-    points = [(place, row["validation_reward"]) for place, row in enumerate(rows) if _is_number(row.get("validation_reward"))]
+    """Alert when the reward rose since the validation reward's best point, and the validation reward fell."""
+    points = [(index, row["validation_reward"]) for index, row in enumerate(rows) if _is_number(row.get("validation_reward"))]
     rewards: list[Any] = [row.get("reward_mean") for row in rows]
     spreads = _values(rows, "reward_std")
     if len(points) < 3 or not spreads:
@@ -87,9 +87,9 @@ def reward_without_validation(rows: Sequence[Row]) -> Alert | None:
 
 
 def sources_apart(rows: Sequence[Row]) -> Alert | None:
-    """One source of the reward rose, and another fell: the policy pays for the one with the other."""
+    """Alert when one source of the reward rose and another fell: the policy pays for the one with the other."""
     changes = {key: _change(rows, key) for key in dict.fromkeys(key for row in rows for key in row) if key.startswith(SOURCE)}
-    known = {key: now - start for key, found in changes.items() if found is not None for start, now in (found,)}
+    known = {key: now - start for key, means in changes.items() if means is not None for start, now in (means,)}
     if len(known) < 2:
         return None
     up, down = max(known, key=lambda key: known[key]), min(known, key=lambda key: known[key])
@@ -103,12 +103,12 @@ def sources_apart(rows: Sequence[Row]) -> Alert | None:
 
 
 def length_change(rows: Sequence[Row]) -> Alert | None:
-    """Answers are much longer or shorter than at the start."""
+    """Alert when answers are much longer or shorter than at the start."""
     key = "length_steps"
-    found = _change(rows, key)
-    if found is None or not found[0] or abs(found[1] / found[0] - 1) < LENGTH_CHANGE:
+    means = _change(rows, key)
+    if means is None or not means[0] or abs(means[1] / means[0] - 1) < LENGTH_CHANGE:
         return None
-    start, now = found
+    start, now = means
     text = (
         f"answers went from {start:.0f} to {now:.0f} steps: the reward may pay {'length' if now > start else 'shortness'}; "
         "see which source rose with it"
@@ -117,7 +117,7 @@ def length_change(rows: Sequence[Row]) -> Alert | None:
 
 
 def entropy_collapse(rows: Sequence[Row], stream: str) -> Alert | None:
-    """The entropy of a stream is a fraction of the one at the start."""
+    """Alert when the entropy of a stream is a fraction of its value at the start."""
     key = f"entropy_{stream}"
     values = _values(rows, key)
     if len(values) < 2 * WINDOW:
@@ -130,7 +130,7 @@ def entropy_collapse(rows: Sequence[Row], stream: str) -> Alert | None:
 
 
 def one_answer(rows: Sequence[Row]) -> Alert | None:
-    """Most answers of a step are one text."""
+    """Alert when most answers of a step are one text."""
     values = _values(rows, "same_text_share")
     if len(values) < WINDOW or fmean(values[-WINDOW:]) <= SAME_TEXT:
         return None
@@ -140,7 +140,7 @@ def one_answer(rows: Sequence[Row]) -> Alert | None:
 
 
 def drift(rows: Sequence[Row]) -> Alert | None:
-    """The policy is far from its warm-up."""
+    """Alert when the policy is far from its warm-up."""
     values = _values(rows, "kl")
     if len(values) < WINDOW or fmean(values[-WINDOW:]) <= KL_LIMIT:
         return None
@@ -151,7 +151,7 @@ def drift(rows: Sequence[Row]) -> Alert | None:
 
 
 def sampler_gap(rows: Sequence[Row], stream: str) -> Alert | None:
-    """Sampler and learner no longer give the same log-probs."""
+    """Alert when sampler and learner no longer give the same log-probs."""
     key = f"parity_{stream}_mean"
     values = _values(rows, key)
     if len(values) < 2 * WINDOW:
@@ -165,7 +165,7 @@ def sampler_gap(rows: Sequence[Row], stream: str) -> Alert | None:
 
 
 def too_many(rows: Sequence[Row], key: str, share: float, total: int | None) -> Alert | None:
-    """A count of the last steps is more than a share of all there are."""
+    """Alert when a count of the last steps is more than a share of the total."""
     values = _values(rows, key)
     if not total or len(values) < WINDOW or fmean(values[-WINDOW:]) <= share * total:
         return None
@@ -177,7 +177,7 @@ def too_many(rows: Sequence[Row], key: str, share: float, total: int | None) -> 
 
 
 def _change(rows: Sequence[Row], key: str) -> tuple[float, float] | None:
-    """The means of the first steps and of the last ones; None where they are too few to be apart."""
+    """Return the means of the first steps and of the last steps; None if they are too few to be apart."""
     values = _values(rows, key)
     return None if len(values) < 2 * WINDOW else (fmean(values[:WINDOW]), fmean(values[-WINDOW:]))
 

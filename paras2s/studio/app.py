@@ -1,7 +1,7 @@
 """The studio as an ASGI application: pages over run folders, served on the loopback address alone.
 
 Every other page that is open in the same browser can reach that address too. So a request must name this host (against DNS
-rebinding), one that changes something must come from the studio's own pages, and no answer may be framed.
+rebinding), a request that changes something must come from the studio's own pages, and no answer may be framed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from paras2s.studio.web import STATIC, Studio, content_policy, json_response, ma
 
 HOSTS = ["127.0.0.1", "localhost"]
 SAFE_METHODS = ("GET", "HEAD")
-# Each has `routes(studio)`. One whose pages request data or sounds of a run by script has `needed(studio, address)` as well, so
-# that an export has them: what stands in a page as a link or as `data-clip`, and `/api/...?run=ADDRESS`, is found without it.
+# Each has `routes(studio)`. A module whose pages request data or sounds of a run by script has `needed(studio, address)` as
+# well, so that an export has them: an address in a link or in `data-clip`, and `/api/...?run=ADDRESS`, is found without it.
 MODULES = (runs, run_page, timeline, compare, rollouts, clips, people, verdicts, report_page)
 
 
@@ -64,7 +64,7 @@ class Security:
 
 
 def make_app(folders: Sequence[Path]) -> Starlette:
-    """The application over these folders.
+    """Return the application over these folders.
 
     Raises:
         ConfigError: one of the folders is missing.
@@ -73,17 +73,17 @@ def make_app(folders: Sequence[Path]) -> Starlette:
 
 
 def make_annotating_app(study: Path) -> Starlette:
-    """The pages of one study's annotators alone: whoever has no link of theirs is shown nothing."""
+    """Return the pages of one study's annotators alone: without a link nothing is shown."""
     studio = Studio(open_folders([study]), make_templates())
     return app_of(studio, people.annotator_routes(studio, people.Studies(studio.folders)))
 
 
 def app_of(studio: Studio, routes: Sequence[BaseRoute] | None = None) -> Starlette:
-    """The application that shows this studio: these routes, or else all of it."""
+    """Return the application that shows this studio: these routes, or else all of it."""
     shown = [route for module in MODULES for route in module.routes(studio)] if routes is None else routes
 
     def answer_failure(request: Request, error: Exception) -> Response:
-        """A message in place of a page or of its data."""
+        """Return a message in place of a page or of its data."""
         status = error.status_code if isinstance(error, HTTPException) else 403 if isinstance(error, OutsideError) else 404
         text = error.detail if isinstance(error, HTTPException) else str(error)
         if request.url.path.startswith("/api/"):

@@ -25,7 +25,7 @@ SYSTEM = "aligned"
 
 
 def routes(studio: Studio) -> list[BaseRoute]:
-    """The comparison of the runs that the query string names."""
+    """Return the route that compares the runs of the query string."""
 
     def compare(request: Request) -> Response:
         addresses = list(dict.fromkeys(request.query_params.getlist("run")))
@@ -33,24 +33,24 @@ def routes(studio: Studio) -> list[BaseRoute]:
             raise DataError(f"choose 2 to {MAX_RUNS} runs to compare; these are {len(addresses)}")
         runs = [read_state(studio.folders, address, time.time()) for address in addresses]
         files = {address: RunFiles(studio.folders, address) for address in addresses}
-        results = {address: answers_of(one) for address, one in files.items()}
-        there = {address: rows for address, rows in results.items() if rows}
+        results = {address: answers_of(run_files) for address, run_files in files.items()}
+        answered = {address: rows for address, rows in results.items() if rows}
         return studio.page(
             request,
             "compare.html.j2",
             runs=runs,
-            problems=list(dict.fromkeys(problem for one in files.values() for problem in one.problems)),
-            differences=config_differences([one.config() for one in files.values()]),
-            table=score_table(there),
-            questions=question_table(there),
-            judges=sorted({row.judge for rows in there.values() for row in rows if row.judge}),
+            problems=list(dict.fromkeys(problem for run_files in files.values() for problem in run_files.problems)),
+            differences=config_differences([run_files.config() for run_files in files.values()]),
+            table=score_table(answered),
+            questions=question_table(answered),
+            judges=sorted({row.judge for rows in answered.values() for row in rows if row.judge}),
         )
 
     return [Route("/compare", compare)]
 
 
 def answers_of(files: RunFiles) -> list[AnswerRow]:
-    """The judged answers of a run's aligned policy; [] where there are none, and a problem where they cannot be read."""
+    """Return the judged answers of a run's aligned policy; [] if there are none, and a problem if they are unreadable."""
     path = files.path(f"bench/{SYSTEM}.jsonl")
     if path is None:
         return []
@@ -62,13 +62,13 @@ def answers_of(files: RunFiles) -> list[AnswerRow]:
 
 
 def config_differences(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-    """The dotted keys whose values differ, each with its value in every config; run folders differ anyway."""
+    """Return the dotted keys whose values differ, each with its value in every config; run folders differ anyway."""
     settings = [flatten(dict(config)) if config else {} for config in configs]
-    keys = dict.fromkeys(key for one in settings for key in one)
+    keys = dict.fromkeys(key for config in settings for key in config)
     return [
-        (key, [_shown(one, key) for one in settings])
+        (key, [_shown(config, key) for config in settings])
         for key in keys
-        if key != "run_dir" and len({repr(one.get(key, settings)) for one in settings}) > 1
+        if key != "run_dir" and len({repr(config.get(key, settings)) for config in settings}) > 1
     ]
 
 
@@ -89,12 +89,12 @@ class ScoreRow:
 
 
 def score_table(results: Mapping[str, Sequence[AnswerRow]]) -> dict[str, ScoreRow]:
-    """A row a run, by address; the first one is what the others are compared with."""
+    """Return a row for each run, by address; the first is the baseline of the others."""
     table = {}
-    for place, (address, rows) in enumerate(results.items()):
+    for index, (address, rows) in enumerate(results.items()):
         overall = summarise(rows).overall.to_json()
         first = next(iter(results.values()))
-        difference = None if place == 0 else paired_difference(rows, first).difference.to_json()
+        difference = None if index == 0 else paired_difference(rows, first).difference.to_json()
         table[address] = ScoreRow(
             interval_of(overall),
             overall["n_scored"],
@@ -121,7 +121,7 @@ class QuestionRow:
 
 
 def question_table(results: Mapping[str, Sequence[AnswerRow]]) -> list[QuestionRow]:
-    """A row a question, the ones that the runs answer most differently first.
+    """Return a row for each question, those that the runs answer most differently first.
 
     `clip` is (address, name of the file); `answers` are, for each run, (transcript, address, name) of each answer.
     """
@@ -131,17 +131,17 @@ def question_table(results: Mapping[str, Sequence[AnswerRow]]) -> list[QuestionR
             first.setdefault(row.query_id, (address, row))
     table = []
     for query_id, (address, row) in first.items():
-        own = [[one for one in rows if one.query_id == query_id] for rows in results.values()]
-        scores = tuple(_mean([one.score for one in rows if one.score is not None]) for rows in own)
+        own = [[row for row in rows if row.query_id == query_id] for rows in results.values()]
+        scores = tuple(_mean([row.score for row in rows if row.score is not None]) for rows in own)
         known = [score for score in scores if score is not None]
         answers = tuple(
-            tuple((one.transcript or one.text_stream, place, one.answer_clip) for one in rows)
-            for place, rows in zip(results, own, strict=True)
+            tuple((row.transcript or row.text_stream, run_address, row.answer_clip) for row in rows)
+            for run_address, rows in zip(results, own, strict=True)
         )
         spread = max(known) - min(known) if known else 0.0
         clip = (address, row.question_clip)
         table.append(QuestionRow(query_id, row.question_text, row.style, row.category, clip, scores, answers, spread))
-    return sorted(table, key=lambda one: -one.spread)
+    return sorted(table, key=lambda question: -question.spread)
 
 
 def _mean(values: Sequence[float]) -> float | None:

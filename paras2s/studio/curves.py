@@ -41,19 +41,19 @@ PLOTS = (
 
 
 def plots_for(keys: Iterable[str]) -> list[Plot]:
-    """The plots that have at least one line among these metrics, with one of the reward's sources and one of the phases."""
-    there = list(dict.fromkeys(keys))
-    found = [Plot(one.title, one.unit, tuple(line for line in one.lines if line[0] in there)) for one in PLOTS]
-    sources = tuple((key, key.removeprefix(REWARD_PREFIX)) for key in there if key.startswith(REWARD_PREFIX))
-    phases = tuple((key, key.removeprefix(PHASE_PREFIX).replace("_", " ")) for key in there if key.startswith(PHASE_PREFIX))
-    found.insert(1, Plot("Reward by source", "score", sources))
-    found.append(Plot("Phases of a step", "s", phases, stacked=True))
-    return [one for one in found if one.lines]
+    """Return the plots with at least one line among these metrics, plus those of the reward's sources and of the phases."""
+    present = list(dict.fromkeys(keys))
+    plots = [Plot(plot.title, plot.unit, tuple(line for line in plot.lines if line[0] in present)) for plot in PLOTS]
+    sources = tuple((key, key.removeprefix(REWARD_PREFIX)) for key in present if key.startswith(REWARD_PREFIX))
+    phases = tuple((key, key.removeprefix(PHASE_PREFIX).replace("_", " ")) for key in present if key.startswith(PHASE_PREFIX))
+    plots.insert(1, Plot("Reward by source", "score", sources))
+    plots.append(Plot("Phases of a step", "s", phases, stacked=True))
+    return [plot for plot in plots if plot.lines]
 
 
 @dataclass(frozen=True)
 class LogPart:
-    """The rows of a log after a byte, where the next part begins, and whether this part starts the log anew."""
+    """The rows of a log after a byte, where the next part begins, and whether this part starts the log again."""
 
     rows: list[dict[str, Any]]
     offset: int
@@ -62,7 +62,7 @@ class LogPart:
 
 
 def _finite(text: str) -> float | int | None:
-    """A number of a log; None for one that no curve can show (1e999 is JSON, and infinite)."""
+    """Return a number of a log; None for a number that no curve can show (1e999 is JSON, and infinite)."""
     number = float(text)
     if not math.isfinite(number):
         return None
@@ -70,10 +70,10 @@ def _finite(text: str) -> float | int | None:
 
 
 def read_log(path: Path | None, offset: int = 0, file: str = "") -> LogPart:
-    """The complete rows after `offset`, of a log that may be growing.
+    """Return the complete rows after `offset`, of a log that may be growing.
 
-    A resumed run replaces its log by a shorter one, another `file`: then all rows are given anew. A line that is no JSON object
-    is left out, so that one broken line does not hide the others.
+    A resumed run replaces its log by a shorter one, another `file`: then all rows are given again. A line that is no JSON
+    object is left out, so that one broken line does not hide the others.
     """
     if path is None:
         return LogPart([], 0, "", anew=offset > 0)

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from paras2s.errors import ConfigError, DataError
 from paras2s.run import RESOLVED
 
-# An ablation's variants lie two folders below the one that holds all runs.
+# An ablation's variants are two folders below the folder of all runs.
 MAX_DEPTH = 3
 # Longer names are on no disk, and asking for one is an error of the system.
 MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_DIGITS = 255, 2048, 6
@@ -42,7 +42,7 @@ class Folders:
     listed: frozenset[str] | None = None
 
     def path(self, address: str, name: str = "") -> Path:
-        """The path of a file or folder `name` below the folder at `address`; it need not exist.
+        """Return the path of a file or folder `name` below the folder at `address`; it need not exist.
 
         Raises:
             OutsideError: the address or the name leads out of the given folders, by itself or through a link.
@@ -63,10 +63,10 @@ class Folders:
         return resolved
 
     def locate(self, path: Path) -> tuple[str, str]:
-        """The address of the given folder that holds a file, and the file's path in it; the file need not exist.
+        """Return the address of the given folder that holds a file, and the file's path in it; the file need not exist.
 
         Raises:
-            OutsideError: it lies in none of them, by itself or through a link.
+            OutsideError: it is in none of them, by itself or through a link.
         """
         try:
             resolved = path.resolve()
@@ -78,21 +78,21 @@ class Folders:
         raise OutsideError(f"{path.name!r} lies outside the folders that the studio was given; give its folder as well")
 
     def runs(self) -> list[FoundRun]:
-        """All runs below the given folders, the one that was changed last first. No config is read."""
-        found: dict[str, FoundRun] = {}
+        """Return all runs below the given folders, the last changed first. No config is read."""
+        by_path: dict[str, FoundRun] = {}
         for number, root in enumerate(map(str, self.roots)):
             for path, changed_s in _find(root, MAX_DEPTH):
                 # The same run below two given folders has one address, the first.
-                found.setdefault(path, FoundRun(f"{number}{path.removeprefix(root)}", os.path.basename(path), changed_s))
-        runs = [run for run in found.values() if self.listed is None or run.address in self.listed]
+                by_path.setdefault(path, FoundRun(f"{number}{path.removeprefix(root)}", os.path.basename(path), changed_s))
+        runs = [run for run in by_path.values() if self.listed is None or run.address in self.listed]
         return sorted(runs, key=lambda run: (-run.changed_s, run.address))
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    """The parts of a relative path.
+    """Return the parts of a relative path.
 
     Raises:
-        OutsideError: it is absolute, goes up, or holds what no path holds.
+        OutsideError: it is absolute, goes up, or holds a character that no path has.
     """
     if name.startswith("/") or "\\" in name or "\0" in name or ".." in PurePosixPath(name).parts:
         raise OutsideError(f"{name!r}: not a path inside the folder")
@@ -104,7 +104,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def is_text(name: str) -> bool:
-    """Whether a name can be written in an address: that of a file may be any bytes."""
+    """Return whether a name can be written in an address: a file's name may be any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -127,17 +127,17 @@ def _find(folder: str, depth: int) -> Iterator[tuple[str, float]]:
             inner = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
         return
-    for one in inner:
-        yield from _find(one, depth - 1)
+    for subfolder in inner:
+        yield from _find(subfolder, depth - 1)
 
 
 def open_folders(paths: Sequence[Path]) -> Folders:
-    """The given folders.
+    """Return the given folders, resolved.
 
     Raises:
         ConfigError: one of them is missing, or is no folder.
     """
     for path in paths:
         if not path.is_dir():
-            raise ConfigError(f"{path}: no such folder; give the folder of a run, or one that holds runs")
+            raise ConfigError(f"{path}: no such folder; give the folder of a run, or a folder above it")
     return Folders(tuple(dict.fromkeys(path.resolve() for path in paths)))

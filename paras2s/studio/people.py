@@ -36,12 +36,12 @@ MAX_NAME_CHARACTERS = 200
 
 
 class _Posted(BaseModel):
-    """A click as a page sends it: the place is that in the annotator's order, and sides are those on the screen."""
+    """A click as a page sends it: `position` is in the annotator's order, and sides are those on the screen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     id: str = Field(min_length=1, max_length=80)
-    place: int
+    position: int = Field(alias="place")
     action: Action
     name: str = Field(default="", max_length=MAX_NAME_CHARACTERS)
     # A comment that is too long is refused by the study, in words for the annotator.
@@ -76,7 +76,7 @@ class Studies:
         self._lock = threading.Lock()
 
     def found(self) -> list[FoundStudy]:
-        """All studies, by address."""
+        """Return all studies, by address."""
         studies: dict[Path, FoundStudy] = {}
         for number, root in enumerate(self._folders.roots):
             for path in _find(root, MAX_DEPTH):
@@ -85,10 +85,10 @@ class Studies:
         return sorted(studies.values(), key=lambda study: study.address)
 
     def open(self, path: Path) -> StudyStore:
-        """A study's store.
+        """Open a study's store.
 
         Raises:
-            DataError: no study, or one that cannot be read.
+            DataError: no study, or an unreadable study.
         """
         number = _file_number(path / DATABASE)
         with self._lock:
@@ -101,11 +101,11 @@ class Studies:
         return store
 
     def at(self, address: str) -> StudyStore:
-        """The study at an address."""
+        """Return the study at an address."""
         return self.open(self._folders.path(address))
 
     def results_at(self, address: str) -> Results:
-        """The results of the study at an address; they are measured again only after a new click."""
+        """Return the results of the study at an address; they are measured again only after a new click."""
         store = self.at(address)
         clicks = store.count_clicks()
         known = self._results.get(store.folder)
@@ -115,7 +115,7 @@ class Studies:
         return known[2]
 
     def of_annotator(self, token: str) -> tuple[StudyStore, Annotator]:
-        """The study and the annotator of a link.
+        """Return the study and the annotator of a link.
 
         Raises:
             HTTPException: 404, no such link; 503, a study that may hold it cannot be read now.
@@ -161,7 +161,7 @@ def _find(folder: Path, depth: int) -> Iterator[Path]:
 
 
 async def _body(request: Request, kind: type[BaseModel]) -> Any:
-    """The request's JSON as a record.
+    """Return the request's JSON as a record.
 
     Raises:
         HTTPException: 400 or 413.
@@ -179,11 +179,11 @@ async def _body(request: Request, kind: type[BaseModel]) -> Any:
 
 
 def state_of(store: StudyStore, annotator: Annotator, progress: Progress) -> dict[str, Any]:
-    """The part of a study that its annotator's page shows: the first item that is open, by place; no name of a system."""
+    """Return the part of a study that its annotator's page shows: the first open item in their order; no system's name."""
     order = store.order(annotator)
-    closed = [progress.item(place.item).closed for place in order]
-    shown = [not store.study.items[place.item].retired for place in order]
-    done = sum(one and other for one, other in zip(closed, shown, strict=True))
+    closed = [progress.item(slot.item).closed for slot in order]
+    shown = [not store.study.items[slot.item].retired for slot in order]
+    done = sum(is_closed and other for is_closed, other in zip(closed, shown, strict=True))
     counts = {"total": sum(shown), "done": done, "can_undo": progress.can_undo}
     if done == sum(shown):
         return {**counts, "place": None}
@@ -205,12 +205,12 @@ def state_of(store: StudyStore, annotator: Annotator, progress: Progress) -> dic
 
 def _add_click(store: StudyStore, annotator: Annotator, posted: _Posted) -> Response:
     order = store.order(annotator)
-    if not 0 <= posted.place < len(order):
+    if not 0 <= posted.position < len(order):
         raise HTTPException(400, "place: there is no such item")
-    place = order[posted.place]
-    name = other_side(posted.name, place.flipped) if posted.action == "play" else posted.name
-    value = other_side(posted.value, place.flipped) if posted.action == "choose" else posted.value
-    click = Click(posted.id, place.item, posted.action, name, value, posted.view, clock_ms(posted.shown_ms))
+    slot = order[posted.position]
+    name = other_side(posted.name, slot.flipped) if posted.action == "play" else posted.name
+    value = other_side(posted.value, slot.flipped) if posted.action == "choose" else posted.value
+    click = Click(posted.id, slot.item, posted.action, name, value, posted.view, clock_ms(posted.shown_ms))
     try:
         return json_response({"state": state_of(store, annotator, store.add_click(annotator.name, click))})
     except ClickRefusedError as error:
@@ -222,11 +222,11 @@ def _add_click(store: StudyStore, annotator: Annotator, posted: _Posted) -> Resp
 
 
 def _overview(studies: Studies, study: FoundStudy) -> dict[str, Any]:
-    """A line of the list; a study that cannot be opened has its reason instead."""
+    """Return a line of the list; a study that cannot be opened has its reason instead."""
     try:
         store = studies.open(study.path)
         people = store.annotators()
-        done = [sum(state.closed for state in store.progress(one.name).items.values()) for one in people]
+        done = [sum(state.closed for state in store.progress(annotator.name).items.values()) for annotator in people]
     except ParaS2SError as error:
         return {"address": study.address, "error": str(error)}
     total = len(store.study.items)
@@ -245,8 +245,8 @@ def _clip(store: StudyStore, annotator: Annotator, place_number: int, name: str)
     order = store.order(annotator)
     if place_number >= len(order):
         raise HTTPException(404, "There is no such item.")
-    place = order[place_number]
-    clip = store.study.items[place.item].clips().get(other_side(name, place.flipped))
+    slot = order[place_number]
+    clip = store.study.items[slot.item].clips().get(other_side(name, slot.flipped))
     path = None if clip is None else path_inside(store.folder, clip)
     if path is None or path.suffix.lower() not in CLIP_SUFFIXES:
         raise HTTPException(404, "There is no such clip.")
@@ -275,15 +275,18 @@ def routes(studio: Studio) -> list[BaseRoute]:
             folder=str(store.folder),
             study=store.study,
             form=store.form,
-            links={one.name: str(request.url.replace(path=f"/annotate/{one.token}", query="")) for one in store.annotators()},
+            links={
+                annotator.name: str(request.url.replace(path=f"/annotate/{annotator.token}", query=""))
+                for annotator in store.annotators()
+            },
             people=summaries(store),
             gold=sum(bool(item.gold) for item in store.study.items),
         )
 
     def show_results(request: Request) -> Response:
-        found = studies.results_at(request.path_params["address"])
+        results = studies.results_at(request.path_params["address"])
         template = "study_results.html.j2"
-        return studio.page(request, template, results=found, agreement_rows=agreement_rows, judge_cells=judge_cells)
+        return studio.page(request, template, results=results, agreement_rows=agreement_rows, judge_cells=judge_cells)
 
     async def add_annotator(request: Request) -> Response:
         added = await _body(request, _Added)
@@ -303,7 +306,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
 
 
 def annotator_routes(studio: Studio, studies: Studies) -> list[BaseRoute]:
-    """Return an annotator's page and its data, each of which needs the secret of the annotator's link."""
+    """Return an annotator's page and its data; each needs the secret of the annotator's link."""
 
     def annotate(request: Request) -> Response:
         store, _ = studies.of_annotator(request.path_params["token"])

@@ -1,4 +1,4 @@
-"""Figures and answers of a run's report: the table of systems with errors and counts, the gain, and contrasts to listen to."""
+"""Figures and answers of a run's report: the table of systems with errors and counts, and contrasts to listen to."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from paras2s.bench.results import AnswerRow
-from paras2s.bench.stats import contrast_metric, paired_difference, summarise
+from paras2s.bench.stats import contrast_metric, summarise
 from paras2s.errors import DataError
 from paras2s.statistics.means import Counted, Estimate
 from paras2s.studio.folders import Folders
 from paras2s.types import CATEGORIES, Category
 
-TREATED, BASELINE = "aligned", "sft"
 MAX_CONTRASTS = 48
 Systems = Mapping[str, Sequence[AnswerRow]]
 
@@ -75,7 +74,7 @@ def _column(
     best_of: Callable[[list[float]], float] | None,
     unit: str = "",
 ) -> list[Cell]:
-    """Cells of one column; the best ones, as far as the digits shown tell, are marked."""
+    """Return the cells of one column; the best cells, as far as the digits shown tell, are marked."""
     means = [entry.estimate.mean for entry in counted if entry.estimate.mean is not None]
     best = show(best_of(means)) if best_of is not None and len(means) > 1 else None
     cells = []
@@ -104,24 +103,6 @@ def _percent(value: float) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:.2f} s"
-
-
-def gain_of(systems: Systems) -> dict[str, str] | None:
-    """Return the gain of the aligned policy over the warmed-up one on the same questions, in words; None without both."""
-    if TREATED not in systems or BASELINE not in systems:
-        return None
-    gain = paired_difference(systems[TREATED], systems[BASELINE])
-    estimate = gain.difference.estimate
-    if estimate.mean is None or gain.relative_percent is None:
-        return None
-    return {
-        "treated": TREATED,
-        "baseline": BASELINE,
-        "value": f"{estimate.mean:+.2f}",
-        "error": "" if estimate.standard_error is None else f"± {estimate.standard_error:.2f}",
-        "relative": f"{gain.relative_percent:+.1f}%",
-        "count": f"{estimate.n} of {gain.difference.n_asked} questions in {estimate.clusters} contrasts",
-    }
 
 
 def choose_contrasts(rows: Sequence[AnswerRow], limit: int = MAX_CONTRASTS) -> dict[str, Category]:

@@ -1,4 +1,4 @@
-"""The report of a run: its page with the scores in full, notes, and answers of all systems to listen to."""
+"""The report of a run: whether reinforcement helped, the scores in full, notes, and answers of all systems to listen to."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from paras2s.bench.paras2s.gain import verdict_on_gain
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.errors import DataError
 from paras2s.run import REPORT
@@ -42,15 +43,15 @@ def show(studio: Studio, request: Request) -> Response:
     chosen = report.choose_contrasts([row for answers in shown.values() for row in answers])
     player = functools.partial(report.player_of, studio.folders, folder)
     try:
+        gain = verdict_on_gain({"rubric judge": systems, "independent judge": independent})
         figures: dict[str, Any] = {
             "columns": report.columns_of(rows, independent or None),
             "table": report.results_table(systems, independent or None),
-            "gain": report.gain_of(systems),
-            "second_gain": report.gain_of(independent),
+            "verdict": gain.lines() if gain else [],
         }
     except DataError as error:
         problems.append(str(error))
-        figures = {"columns": [], "table": [], "gain": None, "second_gain": None}
+        figures = {"columns": [], "table": [], "verdict": []}
     values = run_values(studio, address)
     return studio.page(
         request,
@@ -61,7 +62,7 @@ def show(studio: Studio, request: Request) -> Response:
         unread=problems,
         judges=sorted({row.judge for row in rows}),
         cards=[report.card_of(contrast_id, shown, player) for contrast_id in chosen],
-        categories=[one for one in report.categories_of(rows) if one in chosen.values()],
+        categories=[category for category in report.categories_of(rows) if category in chosen.values()],
         n_contrasts=len({row.contrast_id for row in rows}),
     )
 
@@ -70,15 +71,15 @@ def read_systems(files: RunFiles, below: str, order: list[str]) -> dict[str, lis
     """Return the rows of each system in a folder of the run, in this order and then by name; a broken file is a problem."""
     folder = files.path(below)
     names = sorted(path.stem for path in folder.glob("*.jsonl")) if folder is not None else []
-    found: dict[str, list[AnswerRow]] = {}
+    systems: dict[str, list[AnswerRow]] = {}
     for name in sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name)):
         path: Path | None = files.path(f"{below}/{name}.jsonl")
         try:
             if path is not None:
-                found[name] = load_rows(path)
+                systems[name] = load_rows(path)
         except DataError as error:
             files.problems.append(str(error))
-    return found
+    return systems
 
 
 def _list(remarks: dict[str, Any], key: str) -> list[Any]:

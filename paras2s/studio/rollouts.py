@@ -52,13 +52,15 @@ Groups = dict[int, list[IndexedGroup]]
 
 
 def routes(studio: Studio) -> list[BaseRoute]:
-    """The page, its JSON, and the sound of one answer."""
+    """Return the routes of the page, its JSON, and the sound of one answer."""
 
     def show(request: Request) -> Response:
         address = request.query_params.get("run", "")
         files = RunFiles(studio.folders, address)
-        name, there = studio.folders.path(address).name, files.path(FOLDER) is not None
-        return studio.page(request, "rollouts.html.j2", address=address, name=name, there=there, problems=files.problems)
+        name, has_rollouts = studio.folders.path(address).name, files.path(FOLDER) is not None
+        return studio.page(
+            request, "rollouts.html.j2", address=address, name=name, has_rollouts=has_rollouts, problems=files.problems
+        )
 
     def steps(request: Request) -> Response:
         folder = rollouts_folder(studio, request)
@@ -92,11 +94,11 @@ def routes(studio: Studio) -> list[BaseRoute]:
         return json_response(token_view(tokens, pieces_of(files)))
 
     def query(request: Request) -> Response:
-        folder, wanted = rollouts_folder(studio, request), request.query_params.get("query", "")
-        places = places_of(index_of(folder)[0], wanted)
-        question = questions_of(RunFiles(studio.folders, request.query_params["run"]))(wanted)
+        folder, query_id = rollouts_folder(studio, request), request.query_params.get("query", "")
+        places = places_of(index_of(folder)[0], query_id)
+        question = questions_of(RunFiles(studio.folders, request.query_params["run"]))(query_id)
         return json_response(
-            {"question": question, "all": len(places), "steps": [strip_step(folder, *one) for one in evenly(places)]}
+            {"question": question, "all": len(places), "steps": [strip_step(folder, *key) for key in evenly(places)]}
         )
 
     def sound(request: Request) -> Response:
@@ -120,7 +122,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
 
 
 def rollouts_folder(studio: Studio, request: Request) -> Path:
-    """The folder of a run's rollouts.
+    """Return the folder of a run's rollouts.
 
     Raises:
         DataError: the run kept none. OutsideError: it is not in the given folders.
@@ -129,7 +131,7 @@ def rollouts_folder(studio: Studio, request: Request) -> Path:
 
 
 def folder_at(studio: Studio, address: str) -> Path:
-    """The folder of the rollouts of the run at an address.
+    """Return the folder of the rollouts of the run at an address.
 
     Raises:
         DataError: the run kept none. OutsideError: it is not in the given folders.
@@ -144,13 +146,13 @@ def folder_at(studio: Studio, address: str) -> Path:
 
 
 def steps_shown(studio: Studio, folder: Path) -> list[int]:
-    """The kept steps, of which an export has a few."""
+    """Return the kept steps; in an export a few of them."""
     steps = list(steps_kept(folder))
     return studio.export.choose_steps(steps) if studio.export else steps
 
 
 def needed(studio: Studio, address: str) -> Iterator[Needed]:
-    """Yields the requests of a run's page of rollouts: of the shown steps all of it, and each query through training."""
+    """Yield the requests of a run's page of rollouts: of the shown steps all of it, and each query through training."""
     try:
         folder = folder_at(studio, address)
     except DataError:
@@ -163,9 +165,9 @@ def needed(studio: Studio, address: str) -> Iterator[Needed]:
         for rows in groups(step).values():
             queries[rows[0].query_id] = None
             for row in rows:
-                place = {"step": step, "group": row.group, "answer": row.answer}
-                yield Needed(_address("/api/rollouts/answer", address, **place))
-                yield Needed(_address("/sound", address, **place), drawn=True)
+                answer_key = {"step": step, "group": row.group, "answer": row.answer}
+                yield Needed(_address("/api/rollouts/answer", address, **answer_key))
+                yield Needed(_address("/sound", address, **answer_key), drawn=True)
     for query_id in queries:
         yield Needed(_address("/api/rollouts/query", address, query=query_id))
         for step, group in evenly(places_of(index, query_id)):
@@ -183,7 +185,7 @@ def _address(path: str, run: str, **more: str | int) -> str:
 
 
 def _groups_at(folder: Path, step: int) -> dict[int, list[KeptAnswer]]:
-    """A step's answers by group; none where it cannot be read, which its page says."""
+    """Return a step's answers by group; {} if it cannot be read, which its page says."""
     try:
         return by_group(read_answers(step_path(folder, step)))
     except DataError:
@@ -191,13 +193,13 @@ def _groups_at(folder: Path, step: int) -> dict[int, list[KeptAnswer]]:
 
 
 def best_and_worst(rows: Sequence[KeptAnswer]) -> list[KeptAnswer]:
-    """The answers of a group that a query through training plays; the first where fewer than two have a reward."""
+    """Return the answers of a group that a query through training plays; the first if fewer than two have a reward."""
     ranked = sorted((row for row in rows if row.reward is not None), key=lambda row: -(row.reward or 0.0))
     return [ranked[0], ranked[-1]] if len(ranked) > 1 else list(rows[:1])
 
 
 def index_of(folder: Path) -> tuple[Groups, str | None]:
-    """The index, and a message in place of one that is broken; the steps are shown all the same."""
+    """Return the index, and a message in place of a broken index; the steps are shown all the same."""
     path = folder / INDEX
     try:
         stat = path.stat()
@@ -215,32 +217,32 @@ def _read_index(folder: Path, changed_ns: int, size: int) -> Groups:
 
 
 def by_group(answers: Sequence[KeptAnswer]) -> dict[int, list[KeptAnswer]]:
-    """Answers by group, in their order."""
-    found: dict[int, list[KeptAnswer]] = {}
-    for one in answers:
-        found.setdefault(one.group, []).append(one)
-    return found
+    """Return answers by group, in their order."""
+    groups: dict[int, list[KeptAnswer]] = {}
+    for answer in answers:
+        groups.setdefault(answer.group, []).append(answer)
+    return groups
 
 
 def first_means(index: Groups) -> dict[str, tuple[int, float]]:
-    """The first step that has a query, and the mean reward of its answers there: hardly more than the warm-up."""
+    """Return each query's first step and its answers' mean reward in that step: hardly more than the warm-up."""
     firsts: dict[str, tuple[int, float]] = {}
     for step, groups in index.items():
-        for one in groups:
-            if one.mean is not None:
-                firsts.setdefault(one.query_id, (step, one.mean))
+        for group in groups:
+            if group.mean is not None:
+                firsts.setdefault(group.query_id, (step, group.mean))
     return firsts
 
 
 def gain_of(rows: Sequence[KeptAnswer], first: tuple[int, float] | None) -> float | None:
-    """The mean reward of a group over that of the query's first group; None where one of them is not known."""
+    """Return the mean reward of a group over that of the query's first group; None if one of them is unknown."""
     scored = [row.reward for row in rows if row.reward is not None]
     return None if first is None or not scored else float(np.mean(scored)) - first[1]
 
 
 def places_of(index: Groups, query_id: str) -> list[tuple[int, int]]:
-    """Every step and group of a query."""
-    return [(step, place) for step, groups in index.items() for place, one in enumerate(groups) if one.query_id == query_id]
+    """Return every step and group of a query."""
+    return [(step, group) for step, groups in index.items() for group, entry in enumerate(groups) if entry.query_id == query_id]
 
 
 def evenly(places: Sequence[T], most: int = STRIP_STEPS) -> list[T]:
@@ -251,7 +253,7 @@ def evenly(places: Sequence[T], most: int = STRIP_STEPS) -> list[T]:
 
 
 def strip_step(folder: Path, step: int, group: int) -> dict[str, Any]:
-    """A query's group at one step, or the reason why it cannot be shown."""
+    """Return a query's group at one step, or the reason why it cannot be shown."""
     try:
         rows = by_group(read_answers(step_path(folder, step))).get(group, [])
     except DataError as error:
@@ -260,7 +262,7 @@ def strip_step(folder: Path, step: int, group: int) -> dict[str, Any]:
 
 
 def questions_of(files: RunFiles) -> Callable[[str], dict[str, Any]]:
-    """A function from a query's id to its words, style and clip; what is not known is None."""
+    """Return a function from a query's id to its words, style and clip; unknown facts are None."""
     path, table = files.path("data/queries.parquet"), {}
     if path is not None:
         table = _read_questions(path, path.stat().st_mtime_ns)
@@ -284,7 +286,7 @@ def _read_questions(path: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
 
 
 def pieces_of(files: RunFiles) -> tuple[str, ...]:
-    """The embedded policy's word pieces and special tokens by id; () for another policy, whose tokens are shown by number."""
+    """Return the embedded policy's word pieces and special tokens by id; () for another policy, shown by token number."""
     path = files.path("sft/vocabulary.json")
     if path is None:
         return ()
@@ -298,7 +300,7 @@ def pieces_of(files: RunFiles) -> tuple[str, ...]:
 
 
 def token_view(tokens: KeptTokens, pieces: Sequence[str]) -> dict[str, Any]:
-    """The tokens of an answer, step by step: each sampled text token with its log-prob, and the audio tokens' mean."""
+    """Return the tokens of an answer by step: each sampled text token with its log-prob, and the audio tokens' mean."""
     steps: list[dict[str, Any]] = []
     for ids, logprobs, streams in zip(tokens.tokens, tokens.logprobs, tokens.streams, strict=True):
         for row, logp, stream in zip(ids, logprobs, streams, strict=True):
@@ -323,7 +325,7 @@ _DECODING = threading.Lock()
 
 @functools.lru_cache(maxsize=SOUNDS_HELD)
 def decoded(path: Path, changed_ns: int, group: int, answer: int) -> bytes:
-    """The sound of an answer as a WAV file, from its codes; held in memory and written nowhere.
+    """Return the sound of an answer as a WAV file, from its codes; held in memory and written nowhere.
 
     Raises:
         DataError: no such answer, an empty one, or the codes of a codec that is part of a large model.

@@ -20,7 +20,7 @@ from paras2s.studio.web import Studio, integer_of, json_response
 
 
 def routes(studio: Studio) -> list[BaseRoute]:
-    """The page, and the JSON that keeps it live."""
+    """Return the routes of the page and of the JSON that keeps it live."""
 
     def show(request: Request) -> Response:
         return studio.page(request, "run.html.j2", **run_values(studio, request.query_params.get("run", "")))
@@ -52,7 +52,7 @@ def run_values(studio: Studio, address: str) -> dict[str, Any]:
 
 
 def described(config: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The plots that these rows fill, and the alerts they raise."""
+    """Return the plots that these rows fill, and the alerts they raise."""
     sampling = _object(_object(config.get("align")).get("sampling"))
     size = {name: _count(sampling.get(key)) for name, key in (("group_size", "group_size"), ("queries", "queries_per_step"))}
     keys = dict.fromkeys(key for row in rows for key in row)
@@ -71,7 +71,7 @@ def _count(value: Any) -> int | None:
 
 
 def _cell(value: Any, factor: float = 1.0, digits: int = 2) -> str:
-    """A figure of a summary, or the word that it cannot be read, beside those that can."""
+    """Return a figure of a summary, or the word that it cannot be read, beside those that can."""
     try:
         return cell(value, factor, digits)
     except (TypeError, KeyError, ValueError):
@@ -79,7 +79,7 @@ def _cell(value: Any, factor: float = 1.0, digits: int = 2) -> str:
 
 
 def bench_table(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a system of a bench's summary, best first: the overall score with its interval, and each category's."""
+    """Return a row for each system of a bench's summary, best first: the overall score with its interval, and categories."""
     rows = []
     for name, entry in summary.items():
         if not isinstance(entry, dict) or not isinstance(entry.get("overall"), dict):

@@ -47,7 +47,7 @@ TAIL_BYTES = 65_536
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with the ends of its 95 % interval; None where the error is not known."""
+    """A mean with the ends of its 95 % interval; None if the error is unknown."""
 
     mean: float
     low: float | None
@@ -97,7 +97,7 @@ class RunFiles:
         return path if path.exists() else None
 
     def json(self, name: str) -> dict[str, Any] | None:
-        """A JSON object; a missing file is no problem."""
+        """Return a JSON object; a missing file is no problem."""
         if (path := self.path(name)) is None:
             return None
         try:
@@ -111,7 +111,7 @@ class RunFiles:
         return value
 
     def config(self) -> dict[str, Any]:
-        """The resolved config as plain values; {} where it cannot be read."""
+        """Return the resolved config as plain values; {} where it cannot be read."""
         if (path := self.path(RESOLVED)) is None:
             self._say(f"{RESOLVED}: missing")
             return {}
@@ -128,7 +128,7 @@ class RunFiles:
 
 @functools.lru_cache(maxsize=4096)
 def read_config(path: Path, changed_ns: int) -> dict[str, Any]:
-    """The values of a resolved config; `changed_ns` makes the cache forget a file that was changed.
+    """Return the values of a resolved config; `changed_ns` makes the cache forget a file that was changed.
 
     Raises:
         DataError: it cannot be read, or holds no settings.
@@ -144,7 +144,7 @@ def read_config(path: Path, changed_ns: int) -> dict[str, Any]:
 
 
 def last_row(path: Path) -> dict[str, Any] | None:
-    """The last complete row of a log, without reading the rest of it."""
+    """Return the last complete row of a log, without reading the rest of it."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -163,7 +163,7 @@ def last_row(path: Path) -> dict[str, Any] | None:
 
 
 def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
-    """A run's state at the time `now_s` (seconds since 1970).
+    """Return a run's state at the time `now_s` (seconds since 1970).
 
     Raises:
         OutsideError: the address is not in the given folders.
@@ -219,7 +219,7 @@ def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
 
 
 def doing_now(progress: dict[str, Any]) -> tuple[str | None, float | None]:
-    """The work that a run says it does, in words, and the seconds left of it; None where it does not say."""
+    """Return the work that a run says it does, in words, and the seconds left of it; None if it does not say."""
     name, done, total = (progress.get(key) for key in ("name", "done", "total"))
     if not isinstance(name, str) or not isinstance(done, int) or not isinstance(total, int):
         return None, None
@@ -227,7 +227,7 @@ def doing_now(progress: dict[str, Any]) -> tuple[str | None, float | None]:
 
 
 def _changed_s(path: Path) -> float:
-    """When a file was changed; 0 where it has gone meanwhile, as the end of a stage removes one."""
+    """Return the time of a file's last change; 0 if it has gone meanwhile, as the end of a stage removes one."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -235,14 +235,14 @@ def _changed_s(path: Path) -> float:
 
 
 def score_of(summary: dict[str, Any], system: str) -> Interval | None:
-    """A system's overall score in a bench's summary."""
+    """Return a system's overall score in a bench's summary."""
     entry = summary.get(system)
     overall = entry.get("overall") if isinstance(entry, dict) else None
     return interval_of(overall) if isinstance(overall, dict) else None
 
 
 def interval_of(estimate: dict[str, Any]) -> Interval | None:
-    """A stored mean and standard error as an interval; None without a mean."""
+    """Return a stored mean and standard error as an interval; None without a mean."""
     mean, error = _number(estimate.get("mean")), _number(estimate.get("standard_error"))
     if mean is None:
         return None
@@ -250,7 +250,7 @@ def interval_of(estimate: dict[str, Any]) -> Interval | None:
 
 
 def _check_version(files: RunFiles, config: dict[str, Any], version: str | None) -> None:
-    """Adds a problem where the settings are not of this version."""
+    """Add a problem where the settings are not of this version."""
     if not config:
         return
     try:

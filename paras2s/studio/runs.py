@@ -17,26 +17,26 @@ PER_PART = 50
 
 
 def routes(studio: Studio) -> list[BaseRoute]:
-    """The list."""
+    """Return the route of the list."""
 
     def list_runs(request: Request) -> Response:
-        wanted = request.query_params.get("find", "").strip()
+        query = request.query_params.get("find", "").strip()
         everywhere = studio.folders.runs()
-        there = [run for run in everywhere if is_text(run.address)]
-        found = [run for run in there if wanted.lower() in run.address.lower() or wanted.lower() in run.name.lower()]
-        parts = max(1, -(-len(found) // PER_PART))
+        named = [run for run in everywhere if is_text(run.address)]
+        matching = [run for run in named if query.lower() in run.address.lower() or query.lower() in run.name.lower()]
+        parts = max(1, -(-len(matching) // PER_PART))
         part = min(integer_of(request, "part", 0), parts - 1)
-        shown = found[part * PER_PART : (part + 1) * PER_PART]
+        shown = matching[part * PER_PART : (part + 1) * PER_PART]
         now_s = time.time()
         return studio.page(
             request,
             "runs.html.j2",
             runs=[read_state(studio.folders, run.address, now_s) for run in shown],
-            total=len(found),
-            unnamed=len(everywhere) - len(there),
+            total=len(matching),
+            unnamed=len(everywhere) - len(named),
             part=part,
             part_count=parts,
-            find=wanted,
+            find=query,
             folders=[str(root) for root in studio.folders.roots],
         )
 

@@ -52,22 +52,22 @@ class Lane:
     def busy_s(self) -> float:
         """Seconds in which it worked."""
         busy, until = 0.0, -math.inf
-        for piece in sorted(self.pieces, key=lambda one: one.start_s):
+        for piece in sorted(self.pieces, key=lambda piece: piece.start_s):
             if not piece.work.startswith(WAIT):
                 busy += max(0.0, piece.end_s - max(piece.start_s, until))
                 until = max(until, piece.end_s)
         return busy
 
     def seconds_by_work(self) -> dict[str, float]:
-        """Seconds of each kind of work, the longest first."""
-        found: dict[str, float] = {}
+        """Return seconds of each kind of work, the longest first."""
+        seconds: dict[str, float] = {}
         for piece in self.pieces:
-            found[piece.work] = found.get(piece.work, 0.0) + piece.end_s - piece.start_s
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+            seconds[piece.work] = seconds.get(piece.work, 0.0) + piece.end_s - piece.start_s
+        return dict(sorted(seconds.items(), key=lambda item: -item[1]))
 
 
 def lanes_of(rows: Sequence[dict[str, Any]]) -> list[Lane]:
-    """The workers of these steps with what they did. Spans that cannot be read are left out."""
+    """Return the workers of these steps and their work. Spans that cannot be read are left out."""
     spans = [span for row in rows for span in _spans(row)]
     first = min((start for _, _, start, _ in spans), default=0.0)
     pieces: dict[str, list[Piece]] = {}
@@ -75,7 +75,7 @@ def lanes_of(rows: Sequence[dict[str, Any]]) -> list[Lane]:
         pieces.setdefault(worker, []).append(Piece(work, start - first, end - first))
     counts: dict[str, int] = {}
     lanes = []
-    for worker in sorted(pieces, key=lambda one: (_place(one), one)):
+    for worker in sorted(pieces, key=lambda name: (_place(name), name)):
         role = worker.split(" ")[0]
         counts[role] = counts.get(role, 0) + 1
         lanes.append(Lane(f"{role} {counts[role]}" if role != ROLES[0] else role, worker, tuple(pieces[worker])))
@@ -88,19 +88,19 @@ def _place(worker: str) -> int:
 
 
 def _spans(row: dict[str, Any]) -> list[tuple[str, str, float, float]]:
-    found, spans = [], row.get("spans")
+    readable, spans = [], row.get("spans")
     for span in spans if isinstance(spans, list) else []:
         try:
             worker, work, start, end = str(span["worker"]), str(span["work"]), float(span["start_s"]), float(span["end_s"])
         except (TypeError, KeyError, ValueError):
             continue
         if end >= start:
-            found.append((worker, work, start, end))
-    return found
+            readable.append((worker, work, start, end))
+    return readable
 
 
 def styles_of(lanes: Sequence[Lane]) -> dict[tuple[str, str], str]:
-    """The style of each (role, work): a colour of the role's own, or that of waiting."""
+    """Return the style of each (role, work): a colour of the role's own, or that of waiting."""
     styles: dict[tuple[str, str], str] = {}
     for lane in lanes:
         for work in lane.seconds_by_work():
@@ -111,7 +111,7 @@ def styles_of(lanes: Sequence[Lane]) -> dict[tuple[str, str], str]:
 
 
 def draw_lanes(lanes: Sequence[Lane]) -> Markup:
-    """A line a worker, a bar a piece of work; the same figures stand in the page's table."""
+    """Draw a line for each worker, a bar for each piece of work; the same figures are in the page's table."""
     length_s = max((piece.end_s for lane in lanes for piece in lane.pieces), default=0.0) or 1.0
     styles = styles_of(lanes)
     height = TOP + LANE * len(lanes) + BOTTOM
@@ -121,7 +121,7 @@ def draw_lanes(lanes: Sequence[Lane]) -> Markup:
 
     parts = [Markup('<svg class="timeline" viewBox="0 0 {} {}" role="img" aria-label="{}">').format(
         WIDTH, height, "What each worker did, over time")]  # fmt: skip
-    for tick in (one for one in round_ticks(0.0, length_s) if 0 <= one <= length_s):
+    for tick in (time_s for time_s in round_ticks(0.0, length_s) if 0 <= time_s <= length_s):
         x = x_of(tick)
         parts.append(Markup('<path class="grid" d="M{:.1f} {}V{}"/>').format(x, TOP, height - BOTTOM))
         parts.append(Markup('<text class="x" x="{:.1f}" y="{}">{:g} s</text>').format(x, height - BOTTOM + 16, tick))

@@ -45,27 +45,27 @@ class VerdictFile:
 
 
 def find_files(folders: Folders) -> tuple[list[VerdictFile], bool]:
-    """The files of verdicts, the last written first, and whether all folders were searched. No link is followed."""
-    found: dict[str, VerdictFile] = {}
+    """Return the files of verdicts, the last written first, and whether all folders were searched. No link is followed."""
+    files: dict[str, VerdictFile] = {}
     left = SEARCHED
     for number, root in enumerate(map(str, folders.roots)):
         for entry in _files(root, DEPTH):
             if entry is None:
                 left -= 1
                 if left == 0:
-                    return _sorted(found), False
+                    return _sorted(files), False
                 continue
             kind = kind_of(entry)
             if kind == ANSWERS:
                 run = _run_of(folders, Path(entry))
-                found.setdefault(run, VerdictFile(kind, run, "", os.stat(entry).st_mtime))
+                files.setdefault(run, VerdictFile(kind, run, "", os.stat(entry).st_mtime))
             elif kind is not None:
-                found.setdefault(entry, VerdictFile(kind, str(number), os.path.relpath(entry, root), os.stat(entry).st_mtime))
-    return _sorted(found), True
+                files.setdefault(entry, VerdictFile(kind, str(number), os.path.relpath(entry, root), os.stat(entry).st_mtime))
+    return _sorted(files), True
 
 
 def _run_of(folders: Folders, path: Path) -> str:
-    """The address of the folder whose page shows a file of a bench's answers: the run, or the folder of the file."""
+    """Return the address of the folder whose page shows a file of a bench's answers: the run, or the file's folder."""
     above = next((folder.parent for folder in list(path.parents)[:2] if folder.name == "bench"), path.parent)
     for folder in (above, path.parent):
         if any(folder.is_relative_to(root) for root in folders.roots):
@@ -74,12 +74,12 @@ def _run_of(folders: Folders, path: Path) -> str:
     raise OutsideError(f"{path.name!r}: outside the given folders")
 
 
-def _sorted(found: dict[str, VerdictFile]) -> list[VerdictFile]:
-    return sorted(found.values(), key=lambda one: (-one.changed_s, one.run, one.name))
+def _sorted(files: dict[str, VerdictFile]) -> list[VerdictFile]:
+    return sorted(files.values(), key=lambda file: (-file.changed_s, file.run, file.name))
 
 
 def _files(folder: str, depth: int) -> Iterator[str | None]:
-    """The JSONL files below a folder, and None for every folder that was read."""
+    """Yield the JSONL files below a folder, and None for every folder that was read."""
     yield None
     inner = []
     try:
@@ -91,12 +91,12 @@ def _files(folder: str, depth: int) -> Iterator[str | None]:
                     yield entry.path
     except OSError:
         return
-    for one in sorted(inner) if depth else ():
-        yield from _files(one, depth - 1)
+    for subfolder in sorted(inner) if depth else ():
+        yield from _files(subfolder, depth - 1)
 
 
 def kind_of(path: str) -> str | None:
-    """The kind of a file by the keys of its first row; None for one that holds no verdicts."""
+    """Return the kind of a file by the keys of its first row; None for a file without verdicts."""
     try:
         with open(path, "rb") as file:
             row = json.loads(file.readline(LONGEST_LINE))
@@ -108,7 +108,7 @@ def kind_of(path: str) -> str | None:
 
 
 def read_rows(path: Path) -> tuple[dict[str, Any], ...]:
-    """The rows of a file of verdicts.
+    """Return the rows of a file of verdicts.
 
     Raises:
         DataError: it is missing, broken, or larger than can be shown.

@@ -1,7 +1,7 @@
 """The content of a verdict's page, from a row of any file of verdicts: of `judge`, `probe`, or a benchmark that judges.
 
 The files agree on the names of their keys. What one of them does not keep is said in place, and a value of a wrong type is
-passed over: the files may be anybody's.
+passed over: the files may come from anywhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOCAL = ("rubric", "independent", "reward model")
 class Sound:
     """A clip by the address of a given folder and its path in it, or the problem that is shown instead.
 
-    `fields` are the kept blueprint's, in the form of `/api/measured`; None where none is kept.
+    `fields` are the kept blueprint's, in the form of `/api/measured`; None if none is kept.
     """
 
     title: str
@@ -39,9 +39,9 @@ class Sound:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A judge's verdict as it is shown. `prompts` is None where they were not kept, () where no call was made.
+    """A judge's verdict as it is shown. `prompts` is None if they were not kept, () if no call was made.
 
-    With `is_part` they stand with the last of several verdicts. `words` is the answer's transcript, "" where the file has none.
+    With `is_part` they are kept with the last of several verdicts. `words` is the answer's transcript, "" if the file has none.
     """
 
     judge: str
@@ -58,7 +58,7 @@ class Judgement:
 
     @property
     def is_local(self) -> bool:
-        """Whether the judge is one that makes no calls."""
+        """Whether the judge makes no calls."""
         return self.judge.partition("/")[0].replace("_", " ") in LOCAL
 
 
@@ -98,11 +98,11 @@ def _number(row: Row, key: str) -> float | None:
 
 def _texts(row: Row, key: str) -> dict[str, str]:
     value = row.get(key)
-    return {str(name): str(one) for name, one in value.items()} if isinstance(value, dict) else {}
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}
 
 
 def made_from(row: Row) -> MadeFrom | None:
-    """The sources that the row names for its verdict; None where it names none, or in a form that is not ours."""
+    """Return the sources that the row names for its verdict; None if it names none, or in a form that is not ours."""
     kept = row.get("made_from")
     try:
         return MadeFrom.model_validate(kept) if isinstance(kept, dict) else None
@@ -114,7 +114,7 @@ def made_from(row: Row) -> MadeFrom | None:
 
 
 def judgement_of(judge: str, verdict: Row, made: MadeFrom | None, overall: str = "") -> Judgement:
-    """A verdict, or the reason why there is none; `judge` where the verdict names none itself."""
+    """Return a verdict, or the reason why there is none; `judge` is used if the verdict names none itself."""
     unscored = _text(verdict, "unscored") or (_text(verdict, "reason") if verdict.get("type") == "Unscored" else "")
     name = "/".join(part for part in (_text(verdict, "judge") or judge, _text(verdict, "version")) if part)
     outcome, good = ("unscored", False) if unscored else _outcome(verdict, overall)
@@ -133,7 +133,7 @@ def judgement_of(judge: str, verdict: Row, made: MadeFrom | None, overall: str =
 
 
 def _outcome(verdict: Row, overall: str) -> tuple[str, bool | None]:
-    """The verdict in a word, and whether it is a good score."""
+    """Return the verdict in a word, and whether it is a good score."""
     score = _number(verdict, "score") if "score" in verdict else _number(verdict, "overall")
     if score is not None:
         return f"{score:.2f}", score >= 4
@@ -148,13 +148,13 @@ def _facts(verdict: Row) -> list[tuple[str, str]]:
     facts = [("Cost", missing if cost is None else f"{cost:.4f} USD{counted}")]
     tokens = [_number(verdict, f"{name}_tokens") for name in ("text_in", "audio_in", "text_out")]
     if None not in tokens:
-        facts.append(("Tokens of text in, audio in, out", ", ".join(f"{one or 0:.0f}" for one in tokens)))
+        facts.append(("Tokens of text in, audio in, out", ", ".join(f"{count or 0:.0f}" for count in tokens)))
     for name, key in (("Call took", "latency_s"), ("Measuring took", "local_s")):
         if (seconds := _number(verdict, key)) is not None:
             facts.append((name, f"{seconds:.2f} s"))
     for name, key in (("Scores of the clips", "scores"), ("Votes", "votes"), ("Labels by order", "order_labels")):
         if isinstance(many := verdict.get(key), list) and many:
-            facts.append((name, ", ".join(f"{one:g}" if isinstance(one, float) else str(one) for one in many)))
+            facts.append((name, ", ".join(f"{value:g}" if isinstance(value, float) else str(value) for value in many)))
     if (spread := _number(verdict, "spread")) is not None:
         facts.append(("Spread of the votes", f"{spread:.2f}"))
     if isinstance(same := verdict.get("consistent"), bool):
@@ -163,13 +163,13 @@ def _facts(verdict: Row) -> list[tuple[str, str]]:
 
 
 def judgements_of(row: Row) -> list[Judgement]:
-    """All verdicts of a row: one, or one for each task of an audio judge."""
+    """Return all verdicts of a row: one, or one for each task of an audio judge."""
     made, overall = made_from(row), _text(row, "overall")
     many = row.get("verdicts")
     tasks = many.items() if isinstance(many, dict) else ()
-    if found := [judgement_of(str(task), one, made, overall) for task, one in tasks if isinstance(one, dict)]:
-        # The fusion and the prompts are of all tasks together: they stand under the last one, the ensemble.
-        return [replace(one, fusion=(), prompts=None, is_part=True) for one in found[:-1]] + found[-1:]
+    if judgements := [judgement_of(str(task), verdict, made, overall) for task, verdict in tasks if isinstance(verdict, dict)]:
+        # The fusion and the prompts are of all tasks together: they are shown under the last, the ensemble.
+        return [replace(judgement, fusion=(), prompts=None, is_part=True) for judgement in judgements[:-1]] + judgements[-1:]
     own = row.get("verdict")
     return [judgement_of("", own if isinstance(own, dict) else row, made, overall)]
 
@@ -178,7 +178,7 @@ def judgements_of(row: Row) -> list[Judgement]:
 
 
 def sound_of(folders: Folders, folder: Path, title: str, path: str, fields: Sequence[Mapping[str, Any]] | None = None) -> Sound:
-    """A clip that a file in `folder` names; a problem for one outside the given folders, missing, or no sound."""
+    """Return a clip that a file in `folder` names; a problem if it is outside the given folders, missing, or no sound."""
     try:
         run, clip = folders.locate(folder / path)
         if Path(clip).suffix.lower() not in TYPES:
@@ -191,7 +191,7 @@ def sound_of(folders: Folders, folder: Path, title: str, path: str, fields: Sequ
 
 
 def title_of(row: Row) -> str:
-    """The question in writing, or what the row is called in its file."""
+    """Return the question in writing, or the row's name in its file."""
     made = made_from(row)
     if made is not None and made.words:
         return made.words
@@ -200,19 +200,19 @@ def title_of(row: Row) -> str:
 
 
 def group_of(row: Row) -> str | None:
-    """The item or the question that rows of single answers share, which may stand side by side; None where there is none."""
+    """Return the item or question that rows of single answers share, to be shown side by side; None without it."""
     made = made_from(row)
     names = (_text(row, "item"), made.words if made else "", made.clips.get("question", "") if made else "")
     return next((name for name in names if name), None)
 
 
 def shown_row(folders: Folders, folder: Path, row: Row) -> Shown:
-    """The page of a row of a file in `folder`."""
+    """Return the page of a row of a file in `folder`."""
     made, blueprints = made_from(row), row.get("blueprints")
     clips = dict(made.clips) if made else {}
     for name, key in (("answer 1", "system_answer"), ("answer 2", "reference_answer")):
         clips |= {name: _text(row, key)} if _text(row, key) else {}
-    described = {name: _fields(one) for name, one in blueprints.items()} if isinstance(blueprints, dict) else {}
+    described = {name: _fields(blueprint) for name, blueprint in blueprints.items()} if isinstance(blueprints, dict) else {}
 
     def sound(name: str) -> Sound:
         return sound_of(folders, folder, name, clips[name], described.get(name))
@@ -222,7 +222,9 @@ def shown_row(folders: Folders, folder: Path, row: Row) -> Shown:
     if not clips:
         notes.append("This file does not say where its clips lie, so none can be played.")
     if change := _text(row, "change"):
-        notes.append(f"The judge was given these clips {change}. What a probe changes is made anew each time, and not kept.")
+        notes.append(
+            f"The judge was given these clips {change}. Clips that a probe changes are made again each time, and not kept."
+        )
     question = sound("question") if "question" in clips else None
     alone = len(answers) == 1
     sides = [Side(sound(name), judgements if alone else ()) for name in answers]
@@ -232,25 +234,25 @@ def shown_row(folders: Folders, folder: Path, row: Row) -> Shown:
 
 
 def _fields(blueprint: object) -> list[dict[str, Any]]:
-    """The fields of a blueprint as `to_json` wrote it, in the form of `/api/measured`."""
+    """Return the fields of a blueprint as `to_json` wrote it, in the form of `/api/measured`."""
     fields = blueprint.get("fields") if isinstance(blueprint, dict) else None
-    found: list[dict[str, Any]] = []
-    for key, one in (fields or {}).items() if isinstance(fields, dict) else ():
+    shown: list[dict[str, Any]] = []
+    for key, measured in (fields or {}).items() if isinstance(fields, dict) else ():
         name = key.rpartition(".")[2]
-        if isinstance(one, dict) and one.get("type") == "Measured":
-            value, confidence = one.get("value"), _number(one, "confidence")
-            found.append({"name": name, "value": value, "unit": _text(one, "unit") or None, "confidence": confidence})
+        if isinstance(measured, dict) and measured.get("type") == "Measured":
+            value, confidence = measured.get("value"), _number(measured, "confidence")
+            shown.append({"name": name, "value": value, "unit": _text(measured, "unit") or None, "confidence": confidence})
         else:
-            reason = _text(one, "reason") if isinstance(one, dict) else ""
-            found.append({"name": name, "absent": reason or "no reason was kept"})
-    return found
+            reason = _text(measured, "reason") if isinstance(measured, dict) else ""
+            shown.append({"name": name, "absent": reason or "no reason was kept"})
+    return shown
 
 
 # Answers of a bench.
 
 
 def shown_answers(folders: Folders, folder: Path, systems: Mapping[str, Sequence[AnswerRow]]) -> Shown:
-    """The page of a benched question: the answers of one or two systems, with every judge's verdict."""
+    """Return the page of a benched question: the answers of one or two systems, with every judge's verdict."""
     first = next(iter(systems.values()))[0]
     sides = []
     for name, rows in systems.items():
@@ -286,5 +288,5 @@ def _benched(row: AnswerRow) -> Judgement:
 
 
 def _tones(row: AnswerRow) -> str:
-    shares = sorted(row.tone_scores.items(), key=lambda one: -one[1])
+    shares = sorted(row.tone_scores.items(), key=lambda item: -item[1])
     return row.tone or "not measured" if not shares else ", ".join(f"{tone} {100 * share:.0f} %" for tone, share in shares)

@@ -47,7 +47,7 @@ class Benched:
 
 
 def read_bench(run: Path) -> Benched:
-    """All verdicts below RUN/bench, or in a folder of `bench paras2s`: those of the bench's own judge first."""
+    """Return all verdicts below RUN/bench, or in a folder of `bench paras2s`: those of the bench's own judge first."""
     rows: dict[tuple[str, int], dict[str, list[AnswerRow]]] = {}
     problems = []
     bench = run / "bench" if (run / "bench").is_dir() else run
@@ -66,7 +66,7 @@ def read_bench(run: Path) -> Benched:
 
 
 def measure(path: Path) -> dict[str, Any]:
-    """The blueprint's fields of a clip that are quick to measure: value, unit and confidence, or why there is none.
+    """Return the quickly measured fields of a clip's blueprint: value, unit and confidence, or why there is none.
 
     Raises:
         AudioError: the clip cannot be read.
@@ -83,16 +83,16 @@ def _measure(path: Path, changed_ns: int) -> dict[str, Any]:
     clip = read_clip(path)
     (blueprint,) = build_blueprints([clip], make_extractors(EXTRACTORS))
     fields = [
-        {"name": key.rpartition(".")[2], "absent": found.reason}
-        if isinstance(found, Absent)
-        else {"name": key.rpartition(".")[2], "value": found.value, "unit": found.unit, "confidence": found.confidence}
-        for key, found in blueprint.fields.items()
+        {"name": key.rpartition(".")[2], "absent": feature.reason}
+        if isinstance(feature, Absent)
+        else {"name": key.rpartition(".")[2], "value": feature.value, "unit": feature.unit, "confidence": feature.confidence}
+        for key, feature in blueprint.fields.items()
     ]
     return {"duration_s": clip.duration_s, "fields": fields}
 
 
 def recognise(path: Path) -> dict[str, Any]:
-    """The recognised words of a clip in their places, in seconds, with the recogniser's probability of each.
+    """Return the recognised words of a clip, each with its start and end in seconds and the recogniser's probability.
 
     Raises:
         AudioError: the clip cannot be read, or is longer than two minutes. AssetError: the recogniser is not installed.
@@ -106,26 +106,26 @@ def _recognise(path: Path, changed_ns: int) -> dict[str, Any]:
     from paras2s.audio.clip import read_clip
 
     clip = read_clip(path, max_duration_s=LONGEST_RECOGNISED_S)
-    (found,) = transcribe([clip], timed=True)
+    (transcript,) = transcribe([clip], timed=True)
     words = [
         {"text": word.text.strip(), "start_s": word.start_s, "end_s": min(word.end_s, clip.duration_s), "p": word.probability}
-        for word in found.words
+        for word in transcript.words
     ]
     return {"duration_s": clip.duration_s, "words": words}
 
 
 def verdict_address(run: str, key: tuple[str, int], systems: list[str]) -> str:
-    """The address of a benched question's page."""
+    """Return the address of a benched question's page."""
     return "/verdict?" + urlencode({"run": run, "query": key[0], "n": key[1], "system": systems}, doseq=True)
 
 
 def row_address(run: str, file: str, row: int) -> str:
-    """The address of the page of a row of a file."""
+    """Return the address of the page of a row of a file."""
     return "/verdict?" + urlencode({"run": run, "file": file, "row": row})
 
 
 def needed(studio: Studio, address: str) -> Iterator[Needed]:
-    """Yields the requests of a run's verdicts: each clip and what is measured on it; and the policy beside its warm-up."""
+    """Yield the requests of a run's verdicts: each clip and what is measured on it; and the policy beside its warm-up."""
     clips: dict[str, None] = {}
     for key, by_system in read_bench(studio.folders.path(address)).rows.items():
         if all(system in by_system for system in TRAINED):
@@ -147,7 +147,7 @@ def needed(studio: Studio, address: str) -> Iterator[Needed]:
 
 
 def routes(studio: Studio) -> list[BaseRoute]:
-    """The files of verdicts, a file's rows, a bench's answers, one verdict's page, and what is measured on a clip."""
+    """Return the routes of the files of verdicts, a file's rows, a bench's answers, a verdict, and a clip's measurements."""
     return [
         Route("/verdicts", functools.partial(show_files, studio)),
         Route("/answers", functools.partial(show_answers, studio)),
@@ -158,13 +158,13 @@ def routes(studio: Studio) -> list[BaseRoute]:
 
 
 def show_files(studio: Studio, request: Request) -> Response:
-    """The list of files, or the rows of one of them."""
+    """Show the list of files, or the rows of one of them."""
     if not request.query_params.get("file"):
         files, complete = find_files(studio.folders)
         return studio.page(request, "verdict_files.html.j2", files=files, complete=complete)
     address, file, rows = _file(studio, request)
-    wanted = request.query_params.get("find", "").strip()
-    places = [place for place, row in enumerate(rows) if wanted.lower() in _line(row).lower()]
+    query = request.query_params.get("find", "").strip()
+    places = [index for index, row in enumerate(rows) if query.lower() in _line(row).lower()]
     parts = max(1, -(-len(places) // PER_PART))
     part = min(integer_of(request, "part", 0), parts - 1)
     shown = places[part * PER_PART : (part + 1) * PER_PART]
@@ -173,16 +173,16 @@ def show_files(studio: Studio, request: Request) -> Response:
         "verdict_rows.html.j2",
         address=address,
         file=file,
-        rows=[(row_address(address, file, place), title_of(rows[place]), judgements_of(rows[place])[-1]) for place in shown],
+        rows=[(row_address(address, file, index), title_of(rows[index]), judgements_of(rows[index])[-1]) for index in shown],
         total=len(places),
         part=part,
         part_count=parts,
-        find=wanted,
+        find=query,
     )
 
 
 def _line(row: Row) -> str:
-    """The words of a row that a search looks through."""
+    """Return the words of a row that a search looks through."""
     last = judgements_of(row)[-1]
     return " ".join((title_of(row), last.judge, last.outcome, last.text))
 
@@ -196,7 +196,7 @@ def _file(studio: Studio, request: Request) -> tuple[str, str, tuple[dict[str, A
 
 
 def show_answers(studio: Studio, request: Request) -> Response:
-    """The table of a bench's answers."""
+    """Show the table of a bench's answers."""
     address = request.query_params.get("run", "")
     run = studio.folders.path(address)
     benched = read_bench(run)
@@ -205,7 +205,7 @@ def show_answers(studio: Studio, request: Request) -> Response:
 
 
 def show_verdict(studio: Studio, request: Request) -> Response:
-    """One row of a file of verdicts, or a benched question with two systems' answers."""
+    """Show one row of a file of verdicts, or a benched question with two systems' answers."""
     return _show_row(studio, request) if request.query_params.get("file") else _show_benched(studio, request)
 
 
@@ -221,7 +221,7 @@ def _show_row(studio: Studio, request: Request) -> Response:
     if beside is not None and len(sides) == 1:
         sides += shown_row(studio.folders, folder, rows[beside]).sides[:1]
     group = group_of(rows[at]) if len(shown.sides) == 1 else None
-    peers = [place for place, row in enumerate(rows) if group is not None and place != at and group_of(row) == group]
+    peers = [index for index, row in enumerate(rows) if group is not None and index != at and group_of(row) == group]
     near = {"previous": at - 1 if at else None, "next": at + 1 if at + 1 < len(rows) else None}
     return studio.page(
         request,
@@ -233,13 +233,13 @@ def _show_row(studio: Studio, request: Request) -> Response:
         choices=[("With", "with", [("", "nothing"), *((str(n), _peer(rows[n], n)) for n in peers[:MOST_PEERS])], other or "")]
         if peers
         else [],
-        near={way: row_address(address, file, one) for way, one in near.items() if one is not None},
+        near={way: row_address(address, file, index) for way, index in near.items() if index is not None},
     )
 
 
-def _peer(row: Row, place: int) -> str:
-    found, system = judgements_of(row)[-1], row.get("system")
-    return f"{place + 1}: {system if isinstance(system, str) else found.judge}, {found.outcome}"
+def _peer(row: Row, index: int) -> str:
+    judgement, system = judgements_of(row)[-1], row.get("system")
+    return f"{index + 1}: {system if isinstance(system, str) else judgement.judge}, {judgement.outcome}"
 
 
 def _show_benched(studio: Studio, request: Request) -> Response:
@@ -250,8 +250,8 @@ def _show_benched(studio: Studio, request: Request) -> Response:
     by_system = benched.rows.get(key)
     if by_system is None:
         raise DataError(f"{key[0]!r}, answer {key[1]}: the bench of {run.name} has no such question")
-    wanted = [name for name in request.query_params.getlist("system") if name in by_system]
-    shown = list(dict.fromkeys(wanted))[:2] or list(by_system)[:2]
+    chosen = [name for name in request.query_params.getlist("system") if name in by_system]
+    shown = list(dict.fromkeys(chosen))[:2] or list(by_system)[:2]
     keys = list(benched.rows)
     at = keys.index(key)
     near = {"previous": keys[at - 1] if at else None, "next": keys[at + 1] if at + 1 < len(keys) else None}
@@ -264,8 +264,8 @@ def _show_benched(studio: Studio, request: Request) -> Response:
         sides=page.sides,
         back=("/answers?" + urlencode({"run": address}), "Answers"),
         fields={"run": address, "query": key[0], "n": key[1]},
-        choices=[("With" if place else "Show", "system", names, (shown[place:] or [""])[0]) for place in (0, 1)],
-        near={way: verdict_address(address, one, shown) for way, one in near.items() if one is not None},
+        choices=[("With" if side else "Show", "system", names, (shown[side:] or [""])[0]) for side in (0, 1)],
+        near={way: verdict_address(address, neighbour, shown) for way, neighbour in near.items() if neighbour is not None},
     )
 
 
@@ -287,7 +287,7 @@ def measurements(studio: Studio, request: Request) -> Response:
 
 
 def words_in_place(studio: Studio, request: Request) -> Response:
-    """The recognised words of a clip, in their places."""
+    """Return the recognised words of a clip, each with its times."""
     path = _clip(studio, request)
     try:
         return json_response(recognise(path))

@@ -47,7 +47,7 @@ class Needed:
 class Studio:
     """The folders that are shown, and the templates. Made by `make_app`; read by every module of pages.
 
-    `export` is None where a server shows them.
+    `export` is None if a server shows them.
     """
 
     folders: Folders
@@ -55,7 +55,7 @@ class Studio:
     export: Export | None = None
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        """A page from a template, which has `version`, `path`, `nonce` and `export` beside the values."""
+        """Return a page from a template, which has `version`, `path`, `nonce` and `export` beside the values."""
         nonce = secrets.token_urlsafe(16)
         names = {"version": __version__, "path": request.url.path, "nonce": nonce, "export": self.export, **values}
         response = HTMLResponse(self.templates.get_template(template).render(names), status)
@@ -65,7 +65,7 @@ class Studio:
 
 
 def content_policy(nonce: str | None = None) -> str:
-    """The Content-Security-Policy: nothing but the studio's own files, no script or style in a page, no frame around it."""
+    """Return the Content-Security-Policy: the studio's own files alone, no script or style in a page, no frame around it."""
     style = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
     return (
         f"default-src 'self'; style-src {style}; media-src 'self' blob:; img-src 'self' data: blob:; object-src 'none'; "
@@ -74,12 +74,12 @@ def content_policy(nonce: str | None = None) -> str:
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """A JSON answer; NaN is refused, because a failure is never a number."""
+    """Return a JSON answer; NaN is refused, because a failure is never a number."""
     return Response(json.dumps(value, allow_nan=False, separators=(",", ":")), status, media_type="application/json")
 
 
 def integer_of(request: Request, name: str, default: int | None = None) -> int:
-    """A whole number of at least 0 from the query string.
+    """Return a whole number of at least 0 from the query string.
 
     Raises:
         DataError: missing without a default, or no such number.
@@ -93,7 +93,7 @@ def integer_of(request: Request, name: str, default: int | None = None) -> int:
 
 
 def show_duration(seconds: float | None) -> str:
-    """A length of time in the two units that matter; a dash where it is not known."""
+    """Show a length of time in the two units that matter; a dash if it is unknown."""
     if seconds is None:
         return "-"
     minutes = round(seconds / 60)
@@ -108,7 +108,7 @@ def show_number(value: float | None, digits: int = 2) -> str:
 
 
 def show_time(seconds: float) -> str:
-    """A moment (seconds since 1970) on the local clock; a dash for none, or one that no calendar has."""
+    """Show a moment (seconds since 1970) on the local clock; a dash for None or a moment that no calendar has."""
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)) if seconds else "-"
     except (OverflowError, ValueError, OSError):
@@ -116,7 +116,7 @@ def show_time(seconds: float) -> str:
 
 
 def make_templates() -> Environment:
-    """The studio's templates, with filters that show numbers."""
+    """Make the studio's templates, with filters that show numbers."""
     environment = template_folder(TEMPLATES)
     environment.filters |= {"duration": show_duration, "fixed": show_number, "moment": show_time}
     return environment

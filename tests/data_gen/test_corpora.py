@@ -344,7 +344,7 @@ def test_meld_one_table_is_enough_and_the_others_are_named(meld: Path) -> None:
     [
         (meld_row(FIVE, "Joey", "joy", "0.5", 1), r"csv:3: Dialogue_ID and Utterance_ID must be whole numbers"),
         (meld_row(FIVE, "Joey", "joy", "..", 1), r"csv:3: Dialogue_ID and Utterance_ID must be whole numbers"),
-        (meld_row(FIVE, "Joey", "joy", 0, 0), r"csv:3: dia0_utt0 stands more than once"),
+        (meld_row(FIVE, "Joey", "joy", 0, 0), r"csv:3: dia0_utt0 occurs more than once"),
         (meld_row(FIVE, "Joey", "joy", 0, 1)[:-1], r"csv:3: expected 11 cells"),
         ([*meld_row(FIVE, "Joey", "joy", 0, 1), "more"], r"csv:3: expected 11 cells"),
     ],
@@ -453,7 +453,7 @@ def with_sound(sound: str) -> list[str]:
     ("row", "message"),
     [
         (styletalk_row("book_8", 0, FIVE, "sad"), r"eval\.csv:3: curr_text does not begin with 'A: ' or 'B: '"),
-        (styletalk_row("book_7", 0, "B: " + FIVE, "sad"), r"eval\.csv:3: book_7/c_0\.wav stands more than once"),
+        (styletalk_row("book_7", 0, "B: " + FIVE, "sad"), r"eval\.csv:3: book_7/c_0\.wav occurs more than once"),
         (with_sound("../../c_0.wav"), r"eval\.csv:3: curr_audio_id '\.\./\.\./c_0\.wav' is not of the form book_8/c_0\.wav"),
         (with_sound("book_9/c_0.wav"), r"eval\.csv:3: curr_audio_id 'book_9/c_0\.wav' is not of the form"),
         (with_sound("book_8/c_0.wav")[:-1], r"eval\.csv:3: expected 12 cells"),

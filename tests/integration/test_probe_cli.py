@@ -347,7 +347,7 @@ def test_who_rated_the_ties_is_not_probed_with_them(pairs):
     judge = ScriptedJudge(lambda pair: "1")
     assert probed_by(judge, tied, "verbosity")[0]["verbosity"].why == "it was scripted itself that rated pairs a tie"
     untied = [ProbePair(**{**vars(pair), "tied_by": None}) for pair in pairs]
-    assert probed_by(judge, untied, "verbosity")[0]["verbosity"].why == "nobody rated a pair a tie"
+    assert probed_by(judge, untied, "verbosity")[0]["verbosity"].why == "no pair is rated a tie"
     short = [ProbePair(**{**vars(pair), "words": ("a", "b")}) for pair in pairs]
     assert "none of the 4 pairs rated a tie differs by 5 words" in probed_by(judge, short, "verbosity")[0]["verbosity"].why
     plain = [ProbePair(**{**vars(pair), "mos": None}) for pair in pairs]

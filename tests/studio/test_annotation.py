@@ -291,7 +291,7 @@ def test_items_of_a_file(tmp_path: Path) -> None:
         ({"gold": {"content": "3"}}, "gold: content"),
         ({"gold": {"colour": "1"}}, "gold: colour"),
         ({"answers": (Answer(system="ours", clip="0-a.wav"),)}, "has 1 answers"),
-        ({"id": "i0"}, "stands twice"),
+        ({"id": "i0"}, "occurs twice"),
     ],
 )
 def test_items_that_are_wrong(tmp_path: Path, change: dict[str, object], why: str) -> None:

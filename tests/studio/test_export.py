@@ -300,7 +300,7 @@ def test_only_an_earlier_export_is_replaced(tmp_path: Path) -> None:
     write_text(out / "notes.txt", "mine")
     for place, message in (
         (out, "holds notes.txt, which no export wrote"),
-        (run / "site", "lies in a run"),
+        (run / "site", "is inside a run"),
         (tmp_path, "is not empty"),
     ):
         with pytest.raises(ConfigError, match=message):

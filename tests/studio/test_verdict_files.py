@@ -145,7 +145,7 @@ OTHERS: dict[str, tuple[dict[str, Any], list[str]]] = {
             "tie",
             "3, 4",
             "outside the folders",
-            "What a probe changes is made anew",
+            "Clips that a probe changes are made again",
             "not known",
             "sent none",
         ],

@@ -40,27 +40,29 @@ class TrialExample:
     comparisons: tuple[ComparisonExample, ...]
 
 
-def pick_examples(trials: Sequence[Trial], found: Mapping[Comparison, Verdict], alone: bool) -> tuple[TrialExample, ...]:
-    """A few trials of different clusters, first those that an unbiased judge would have decided otherwise.
+def pick_examples(trials: Sequence[Trial], verdicts: Mapping[Comparison, Verdict], alone: bool) -> tuple[TrialExample, ...]:
+    """Return a few trials of different clusters, first those that an unbiased judge would have decided otherwise.
 
     A judge that hears each answer `alone` was not asked in the other order.
     """
-    counted = [(trial, group, label) for trial in trials for group, label in [_count(trial, found)] if label is not None]
+    counted = [(trial, group, label) for trial in trials for group, label in [_count(trial, verdicts)] if label is not None]
     # Sorting keeps the order of equals.
     chosen: dict[str, tuple[Trial, tuple[str, ...], str]] = {}
-    for one in sorted(counted, key=lambda one: one[2] in NEUTRAL):
+    for candidate in sorted(counted, key=lambda candidate: candidate[2] in NEUTRAL):
         if len(chosen) < MAX_EXAMPLES:
-            chosen.setdefault(one[0].cluster, one)
-    return tuple(_hear(*one, found, alone) for one in chosen.values())
+            chosen.setdefault(candidate[0].cluster, candidate)
+    return tuple(_hear(*candidate, verdicts, alone) for candidate in chosen.values())
 
 
-def _count(trial: Trial, found: Mapping[Comparison, Verdict]) -> tuple[tuple[str, ...], str | None]:
-    labels = [found[comparison][0] for comparison in trial.comparisons]
+def _count(trial: Trial, verdicts: Mapping[Comparison, Verdict]) -> tuple[tuple[str, ...], str | None]:
+    labels = [verdicts[comparison][0] for comparison in trial.comparisons]
     return trial.read([None if isinstance(label, Unscored) else label for label in labels])[0]
 
 
-def _hear(trial: Trial, group: tuple[str, ...], outcome: str, found: Mapping[Comparison, Verdict], alone: bool) -> TrialExample:
-    compared = [one for one in trial.comparisons if not (alone and one.change == TURNED)]
+def _hear(
+    trial: Trial, group: tuple[str, ...], outcome: str, verdicts: Mapping[Comparison, Verdict], alone: bool
+) -> TrialExample:
+    compared = [comparison for comparison in trial.comparisons if not (alone and comparison.change == TURNED)]
     instruction = ""
     comparisons = []
     for comparison in compared:
@@ -71,7 +73,7 @@ def _hear(trial: Trial, group: tuple[str, ...], outcome: str, found: Mapping[Com
         else:
             instruction = instruction or pair.instruction.text or ""
             clips = tuple(_play((pair.first, pair.second)))
-        comparisons.append(ComparisonExample(comparison.change, clips, _in_words(*found[comparison])))
+        comparisons.append(ComparisonExample(comparison.change, clips, _in_words(*verdicts[comparison])))
     return TrialExample(trial.comparisons[0].about, group, outcome, instruction, tuple(comparisons))
 
 

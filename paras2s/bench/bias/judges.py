@@ -63,7 +63,7 @@ class Probed:
 
 
 def open_probed(name: str, options: ProbeOptions, calls: bool = True) -> list[Probed]:
-    """Opens the judges of a name: one, or one for each task of an audio judge. Each judges one order of a pair at a time.
+    """Open the judges of a name: one, or one for each task of an audio judge. Each judges one order of a pair at a time.
 
     Raises:
         ConfigError: no such judge, or it lacks a run or a tone classifier.
@@ -113,13 +113,13 @@ def _probed_task(name: str, judge: AudioJudge) -> Probed:
 
 
 def _with_task_inputs(exchange: Exchange) -> Exchange:
-    """Adds the inputs that prompts about single clips name: the instruction's words, its style, and its scene."""
+    """Add the inputs that prompts about single clips name: the instruction's words, its style, and its scene."""
     text, style = exchange.question.text or "", exchange.question.style or ""
     return replace(exchange, task_inputs={"text": text, "style": style, "context": text})
 
 
 class CachedScores(Judge):
-    """Scores each answer once, in however many pairs it stands, and compares pairs by these scores."""
+    """Scores each answer once, in however many pairs it occurs, and compares pairs by these scores."""
 
     scores_alone = True
 
@@ -129,7 +129,7 @@ class CachedScores(Judge):
         self._known: dict[tuple[Any, ...], Scored] = {}
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Scores exchanges, in order; those that are not in the cache are scored together."""
+        """Score exchanges, in order; those that are not in the cache are scored together."""
         keys = [self._key(exchange) for exchange in exchanges]
         new = {key: exchange for key, exchange in zip(keys, exchanges, strict=True) if key not in self._known}
         fresh = dict(zip(new, self._score(list(new.values())) if new else [], strict=True))

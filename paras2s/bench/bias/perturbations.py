@@ -1,6 +1,6 @@
 """The comparisons of probes: pairs of answers, changed in one known way (AudioJudge, section 6 and appendix G).
 
-A probe is a list of trials. A trial names the comparisons it takes, so that one that serves several probes is made once, and
+A probe is a list of trials. A trial names the comparisons it takes, so that a comparison of several probes is made once, and
 says what their labels come to. What differs from the paper:
 
 1. Noise is counted by what the judge said of the clean pair: people's choice, the other answer, or a tie; without people's
@@ -70,9 +70,9 @@ class PairRow(BaseModel):
 
 @dataclass(frozen=True)
 class ProbePair:
-    """A pair to probe with. `words` are what the answers say, None where nobody has written it down.
+    """A pair to probe with. `words` are what the answers say, None if not written down.
 
-    `human` is people's label; `tied_by` names who rated the two alike (people, or the rubric of a run), None where nobody did.
+    `human` is people's label; `tied_by` names who rated the two alike (people, or the rubric of a run), None if not rated.
     `cluster` is what is drawn together in a bootstrap; `mos` are people's mean opinions of the two.
     """
 
@@ -90,16 +90,16 @@ class ProbePair:
     mos: tuple[float, float] | None = None
 
     def clips(self, turned: bool = False) -> dict[str, Path | None]:
-        """The files by what they are, or in the other order."""
+        """Return the files by role, or in the other order."""
         first, second = (self.second, self.first) if turned else (self.first, self.second)
         return {"question": self.instruction, "answer 1": first, "answer 2": second}
 
 
 def load_probe_pairs(path: Path) -> list[ProbePair]:
-    """The pairs of a manifest, CSV or JSONL, in its order.
+    """Return the pairs of a manifest, CSV or JSONL, in its order.
 
     Raises:
-        DataError: missing, empty, a missing, unknown or wrong value, or an id that stands twice; names file:line and key.
+        DataError: missing, empty, a missing, unknown or wrong value, or an id that occurs twice; names file:line and key.
     """
     rows: dict[str, ProbePair] = {}
     for number, values in _rows(path):
@@ -108,7 +108,7 @@ def load_probe_pairs(path: Path) -> list[ProbePair]:
         except ValidationError as error:
             raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         if row.id in rows:
-            raise DataError(f"{path}:{number}: id: {row.id!r} stands more than once")
+            raise DataError(f"{path}:{number}: id: {row.id!r} occurs more than once")
         rows[row.id] = _pair_of(row, path.parent)
     if not rows:
         raise DataError(f"{path}: holds no pairs")
@@ -150,18 +150,18 @@ def _pair_of(row: PairRow, folder: Path) -> ProbePair:
 
 
 def pick_pairs(pairs: Sequence[ProbePair], count: int | None, seed: int) -> list[ProbePair]:
-    """A seeded sample without repetition, in the order of `pairs`; all of them where there are no more."""
+    """Return a seeded sample without repetition, in the order of `pairs`; all pairs if there are no more than `n`."""
     if count is None or count >= len(pairs):
         return list(pairs)
     chosen = np.random.default_rng([seed, len(pairs)]).choice(len(pairs), count, replace=False)
-    return [pairs[place] for place in sorted(chosen.tolist())]
+    return [pairs[index] for index in sorted(chosen.tolist())]
 
 
 # What is done to a clip.
 
 
 def add_noise(clip: Clip, snr_db: float, rng: np.random.Generator) -> Clip:
-    """The clip in white Gaussian noise of exactly this ratio of powers over its whole length.
+    """Return the clip in white Gaussian noise of exactly this ratio of powers over its full length.
 
     A sum that peaks over 1 is turned down as a whole: nothing clips, and the ratio stays.
 
@@ -178,12 +178,12 @@ def add_noise(clip: Clip, snr_db: float, rng: np.random.Generator) -> Clip:
 
 
 def amplify(clip: Clip, gain_db: float) -> Clip:
-    """The clip at another level; over 1 where the gain takes it there."""
+    """Return the clip at another level; samples go over 1 if the gain takes them there."""
     return Clip((clip.samples * 10 ** (gain_db / 20)).astype(np.float32), clip.sample_rate_hz)
 
 
 def louder_and_quieter(clip: Clip, gain_db: float) -> tuple[Clip, Clip]:
-    """The clip and a relative `gain_db` away from it, the louder first.
+    """Return the clip and a version a relative `gain_db` away from it, the louder first.
 
     Where more gain would clip, the original is turned down instead and is the quieter one.
     """
@@ -193,7 +193,7 @@ def louder_and_quieter(clip: Clip, gain_db: float) -> tuple[Clip, Clip]:
 
 
 def clips_at(clip: Clip, gain_db: float) -> bool:
-    """Whether this gain takes a sample over 1."""
+    """Return whether this gain takes a sample over 1."""
     return float(np.abs(clip.samples).max(initial=0.0)) * 10 ** (gain_db / 20) > 1
 
 
@@ -246,17 +246,17 @@ def _exchanged(pair: ProbePair) -> Pair:
 
 
 def as_given(pair: ProbePair) -> Comparison:
-    """The pair as it is."""
+    """Return the pair as it is."""
     return Comparison(f"pair {pair.id}", GIVEN, lambda: _given(pair), pair.clips())
 
 
 def turned_round(pair: ProbePair) -> Comparison:
-    """The pair in the other order."""
+    """Return the pair in the other order."""
     return Comparison(f"pair {pair.id}", TURNED, lambda: _exchanged(pair), pair.clips(turned=True))
 
 
 def position(pairs: Sequence[ProbePair]) -> list[Trial]:
-    """Both orders of every pair."""
+    """Return trials of every pair in both orders."""
 
     def trial(pair: ProbePair) -> Trial:
         groups = [("all",), *([(f"aspect {pair.aspect}",)] if pair.aspect else [])]
@@ -280,7 +280,7 @@ class OneClip:
     words: str | None
 
     def clips(self) -> dict[str, Path | None]:
-        """The files by what they are where the clip meets itself."""
+        """Return the files by role when the clip meets itself."""
         return {"question": self.pair.instruction, "answer 1": self.path, "answer 2": self.path}
 
     def pair_with(self, make: Callable[[Clip], tuple[Clip, Clip]], turn: bool = False) -> Pair:
@@ -290,18 +290,18 @@ class OneClip:
 
 
 def distinct_clips(pairs: Sequence[ProbePair]) -> list[OneClip]:
-    """Every clip once; one that cannot be read is its path, and fails when it is asked about."""
-    found: dict[str, OneClip] = {}
+    """Return every clip once; an unreadable clip is named by its path, and fails when a judge is asked about it."""
+    clips: dict[str, OneClip] = {}
     for pair in pairs:
         for path, words in zip((pair.first, pair.second), pair.words, strict=True):
             name = digest_of(path)
-            if name not in found:
-                found[name] = OneClip(name, len(found), path, pair, words)
-    return list(found.values())
+            if name not in clips:
+                clips[name] = OneClip(name, len(clips), path, pair, words)
+    return list(clips.values())
 
 
 def digest_of(path: Path) -> str:
-    """A short name of what a file holds, or its path where it cannot be read."""
+    """Return a short name of a file's content, or its path if it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except OSError:
@@ -309,11 +309,13 @@ def digest_of(path: Path) -> str:
 
 
 def identical(clips: Sequence[OneClip]) -> list[Trial]:
-    """Every clip against itself."""
+    """Return trials of every clip against itself."""
     meaning: dict[PairLabel, str] = {"1": "first", "2": "second", "tie": "tie"}
 
     def comparison(clip: OneClip) -> Comparison:
-        return Comparison(f"clip {clip.id}", "against itself", lambda: clip.pair_with(lambda one: (one, one)), clip.clips())
+        return Comparison(
+            f"clip {clip.id}", "against itself", lambda: clip.pair_with(lambda sound: (sound, sound)), clip.clips()
+        )
 
     return [
         Trial(clip.pair.cluster, (comparison(clip),), lambda labels: [(("all",), _named(labels[0], meaning))]) for clip in clips
@@ -325,16 +327,16 @@ def _named(label: PairLabel | None, meaning: Mapping[PairLabel, str]) -> str | N
 
 
 def count_tokens(text: str) -> int:
-    """Words between blanks."""
+    """Return the number of words between blanks."""
     return len(text.split())
 
 
 def verbosity(pairs: Sequence[ProbePair], tokens: Mapping[str, tuple[int, int]]) -> list[Trial]:
-    """Pairs that somebody rated a tie and whose words differ by 5 or more in number, in both orders; `tokens` by pair.
+    """Return trials, in both orders, of pairs rated a tie whose words differ by 5 or more in number; `tokens` by pair.
 
-    Both orders: a judge that likes one place must not look fond of what happens to stand there more often.
+    Both orders: a judge that likes one place must not look fond of what is in that place more often.
     """
-    wanted = [pair for pair in pairs if pair.tied_by and abs(tokens[pair.id][0] - tokens[pair.id][1]) >= MIN_TOKEN_GAP]
+    ties = [pair for pair in pairs if pair.tied_by and abs(tokens[pair.id][0] - tokens[pair.id][1]) >= MIN_TOKEN_GAP]
 
     def trial(pair: ProbePair, exchanged: bool) -> Trial:
         longer: PairLabel = "1" if (tokens[pair.id][0] > tokens[pair.id][1]) != exchanged else "2"
@@ -342,16 +344,16 @@ def verbosity(pairs: Sequence[ProbePair], tokens: Mapping[str, tuple[int, int]])
         comparison = turned_round(pair) if exchanged else as_given(pair)
         return Trial(pair.cluster, (comparison,), lambda labels: [(("all",), _named(labels[0], meaning))])
 
-    return [trial(pair, exchanged) for pair in wanted for exchanged in (False, True)]
+    return [trial(pair, exchanged) for pair in ties for exchanged in (False, True)]
 
 
 def level_name(snr_db: float) -> str:
-    """Returns the name of a group of noisy pairs."""
+    """Return the name of a group of noisy pairs."""
     return f"{snr_db:g} dB"
 
 
 def noise(pairs: Sequence[ProbePair], seed: int) -> list[Trial]:
-    """Every pair with noise on both answers at each level and at that of the control, against the clean pair."""
+    """Return trials of every pair with noise on both answers at each level and the control's, against the clean pair."""
 
     def noisy(pair: ProbePair, snr_db: float) -> Pair:
         def change(clip: Clip, side: int) -> Clip:
@@ -376,12 +378,12 @@ def noise(pairs: Sequence[ProbePair], seed: int) -> list[Trial]:
 
 
 def gain_name(gain_db: float) -> str:
-    """Returns the name of a group of pairs of two levels."""
+    """Return the name of a group of pairs of two levels."""
     return f"{gain_db:+g} dB"
 
 
 def loudness(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> list[Trial]:
-    """Every clip against itself at a higher and at a lower level; the louder one comes first in one of the two."""
+    """Return trials of every clip against itself, at a higher and at a lower level; the louder first in one of the two."""
 
     def trial(clip: OneClip, gain: float) -> Trial:
         louder_second = (clip.number + (gain < 0)) % 2 == 1
@@ -389,10 +391,10 @@ def loudness(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> list[Trial]:
 
         def read(labels: Labels) -> Counted:
             label = labels[0]
-            found = None if label is None else _named(swapped(label) if louder_second else label, meaning)  # type: ignore[arg-type]
-            return [(("all",), found), ((gain_name(gain),), found)]
+            outcome = None if label is None else _named(swapped(label) if louder_second else label, meaning)  # type: ignore[arg-type]
+            return [(("all",), outcome), ((gain_name(gain),), outcome)]
 
-        make = lambda: clip.pair_with(lambda one: louder_and_quieter(one, gain), louder_second)  # noqa: E731
+        make = lambda: clip.pair_with(lambda sound: louder_and_quieter(sound, gain), louder_second)  # noqa: E731
         compared = Comparison(f"clip {clip.id}", f"against itself at {gain_name(gain)}", make, clip.clips())
         return Trial(clip.pair.cluster, (compared,), read)
 
@@ -400,44 +402,44 @@ def loudness(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> list[Trial]:
 
 
 def turned_down(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> int:
-    """Counts the clips whose original is turned down, since more gain would clip; unreadable clips are left out."""
-    found = 0
+    """Count the clips whose original is turned down, since more gain would clip; unreadable clips are left out."""
+    count = 0
     for clip in clips:
         try:
-            found += clips_at(_read(clip.path), gain_db)
+            count += clips_at(_read(clip.path), gain_db)
         except AudioError:
             continue
-    return found
+    return count
 
 
 Revoice = Callable[[Clip, str], Clip]
 
 
 def speaker(clips: Sequence[OneClip], revoice: Revoice, voices: Sequence[str]) -> list[Trial]:
-    """Every clip in its own voice against the same words in another one; both are put together anew.
+    """Return trials of every clip in its own voice against the same words in another voice; both are resynthesised.
 
-    `revoice` gives a clip in a voice, of which one is the clip's own: what taking apart and putting together does to the
+    `revoice` gives a clip in a voice, once the clip's own: what taking apart and putting together does to the
     sound is then on both sides. The own voice comes first for every other clip, and the other way round for the next voice.
     """
 
-    def trial(clip: OneClip, place: int, voice: str) -> Trial:
-        own_second = (clip.number + place) % 2 == 1
+    def trial(clip: OneClip, voice_index: int, voice: str) -> Trial:
+        own_second = (clip.number + voice_index) % 2 == 1
         meaning: dict[PairLabel, str] = {"1": "original", "2": "other", "tie": "tie"}
 
         def read(labels: Labels) -> Counted:
             label = labels[0]
-            found = None if label is None else _named(swapped(label) if own_second else label, meaning)  # type: ignore[arg-type]
-            return [((voice,), found)]
+            outcome = None if label is None else _named(swapped(label) if own_second else label, meaning)  # type: ignore[arg-type]
+            return [((voice,), outcome)]
 
-        make = lambda: clip.pair_with(lambda one: (revoice(one, OWN_VOICE), revoice(one, voice)), own_second)  # noqa: E731
+        make = lambda: clip.pair_with(lambda sound: (revoice(sound, OWN_VOICE), revoice(sound, voice)), own_second)  # noqa: E731
         compared = Comparison(f"clip {clip.id}", f"against the voice {voice}", make, clip.clips())
         return Trial(clip.pair.cluster, (compared,), read)
 
-    return [trial(clip, place, voice) for place, voice in enumerate(voices) for clip in clips]
+    return [trial(clip, voice_index, voice) for voice_index, voice in enumerate(voices) for clip in clips]
 
 
 def mos_gap(pairs: Sequence[ProbePair]) -> list[Trial]:
-    """Pairs with people's mean opinions, in both orders, by how far these are apart."""
+    """Return trials of pairs with people's mean opinions, in both orders, by the distance between these opinions."""
 
     def trial(pair: ProbePair, mos: tuple[float, float]) -> Trial:
         better: PairLabel | None = None if mos[0] == mos[1] else "1" if mos[0] > mos[1] else "2"
@@ -445,8 +447,8 @@ def mos_gap(pairs: Sequence[ProbePair]) -> list[Trial]:
 
         def read(labels: Labels) -> Counted:
             verdict = None if labels[0] is None else "right" if labels[0] == better else "wrong"
-            found: Counted = [((*group, AGAINST_ORDER), place_of(labels[0], labels[1])) for group in bins]
-            return found + ([((*group, VERDICT), verdict) for group in bins] if better else [])
+            outcomes: Counted = [((*group, AGAINST_ORDER), place_of(labels[0], labels[1])) for group in bins]
+            return outcomes + ([((*group, VERDICT), verdict) for group in bins] if better else [])
 
         return Trial(pair.cluster, (as_given(pair), turned_round(pair)), read)
 

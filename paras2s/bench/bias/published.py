@@ -1,4 +1,4 @@
-"""Shares that AudioJudge prints of its judges' biases (Figs. 3 to 6), as data, to stand beside those measured here."""
+"""Shares that AudioJudge prints of its judges' biases (Figs. 3 to 6), as data, to compare with those measured here."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PublishedFigure(BaseModel):
     rows: tuple[PublishedRow, ...]
 
     def share(self, judge: str, task: str, group: tuple[str, ...], label: str) -> float | None:
-        """The share, from 0 to 1, of a label in a group of a judge on the same data; None where none is printed."""
+        """Return the share, from 0 to 1, of a label in a group of a judge on the same data; None if none is printed."""
         for row in self.rows:
             if (row.judge, row.task, row.group) == (judge, task, group) and label in row.shares:
                 return row.shares[label] / 100
@@ -42,6 +42,6 @@ class PublishedFigure(BaseModel):
 
 @cache
 def published_figures() -> tuple[PublishedFigure, ...]:
-    """Every figure of the file, in its order."""
+    """Return every figure of the file, in its order."""
     adapter = TypeAdapter(tuple[PublishedFigure, ...])
     return adapter.validate_python(yaml.safe_load(FILE.read_text(encoding="utf-8")))

@@ -70,13 +70,13 @@ class RecordedRow(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> RecordedRow:
-        for one, other in (("first_words", "second_words"), ("first_mos", "second_mos")):
-            if (getattr(self, one) is None) != (getattr(self, other) is None):
-                raise ValueError(f"{one} and {other}: give both or neither")
+        for name, other in (("first_words", "second_words"), ("first_mos", "second_mos")):
+            if (getattr(self, name) is None) != (getattr(self, other) is None):
+                raise ValueError(f"{name} and {other}: give both or neither")
         return self
 
     def pair(self) -> ProbePair:
-        """Returns the pair without its clips."""
+        """Return the pair without its clips."""
         mos = None if self.first_mos is None or self.second_mos is None else (self.first_mos, self.second_mos)
         tied_by = perturbations.PEOPLE if self.human == "tie" and self.first_words is not None else None
         none = Path()
@@ -84,7 +84,7 @@ class RecordedRow(BaseModel):
 
 
 def holds_recorded(path: Path) -> bool:
-    """Whether the head of a CSV names a judge and a verdict, as a file of verdicts does and one of pairs does not.
+    """Return whether the head of a CSV names a judge and a verdict, as a file of verdicts does and one of pairs does not.
 
     Raises:
         DataError: it cannot be read.
@@ -95,28 +95,28 @@ def holds_recorded(path: Path) -> bool:
 
 
 def load_recorded(path: Path) -> dict[tuple[str, str], list[RecordedRow]]:
-    """The rows of a file by judge and task, in its order.
+    """Return the rows of a file by judge and task, in its order.
 
     Raises:
-        DataError: empty, an unknown column, a wrong value, or a pair that stands twice; names file:line and key.
+        DataError: empty, an unknown column, a wrong value, or a pair that occurs twice; names file:line and key.
     """
-    found: dict[tuple[str, str], dict[str, RecordedRow]] = {}
+    verdicts: dict[tuple[str, str], dict[str, RecordedRow]] = {}
     for number, values in _rows(path):
         try:
             row = RecordedRow.model_validate(values)
         except ValidationError as error:
             raise DataError(f"{path}:{number}: {first_problem(error)}") from error
-        of_judge = found.setdefault((row.judge, row.task), {})
+        of_judge = verdicts.setdefault((row.judge, row.task), {})
         if row.id in of_judge:
-            raise DataError(f"{path}:{number}: id: {row.id!r} stands more than once for {row.judge} {row.task}")
+            raise DataError(f"{path}:{number}: id: {row.id!r} occurs more than once for {row.judge} {row.task}")
         of_judge[row.id] = row
-    if not found:
+    if not verdicts:
         raise DataError(f"{path}: holds no verdicts")
-    return {key: list(rows.values()) for key, rows in found.items()}
+    return {key: list(rows.values()) for key, rows in verdicts.items()}
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows with their line, columns of levels gathered; an empty cell is left out, an empty level is None."""
+    """Yield rows with their line, columns of levels gathered; an empty cell is left out, an empty level is None."""
     for number, row in read_csv(path):
         levels = {name: value or None for name, value in row.items() if name and LEVEL.fullmatch(name)}
         rest = {name: value for name, value in row.items() if name not in levels and value not in ("", None)}
@@ -124,7 +124,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def measure(name: str, rows: Sequence[RecordedRow], seed: int = 0) -> ProbeResult | None:
-    """One probe of one judge; None where the file has no columns for it."""
+    """Return one probe of one judge; None if the file has no columns for it."""
     pairs = [row.pair() for row in rows]
     both_orders = any(row.turned is not None for row in rows)
     if name == "noise":
@@ -132,8 +132,8 @@ def measure(name: str, rows: Sequence[RecordedRow], seed: int = 0) -> ProbeResul
     if name == "position" and both_orders:
         return _result(name, perturbations.position(pairs), rows, seed)
     if name == "mos_gap" and both_orders and any(pair.mos for pair in pairs):
-        found = _result(name, perturbations.mos_gap(pairs), rows, seed)
-        return replace(found, correlation=_gap_link(rows, seed))
+        result = _result(name, perturbations.mos_gap(pairs), rows, seed)
+        return replace(result, correlation=_gap_link(rows, seed))
     if name == "verbosity" and any(pair.tied_by for pair in pairs):
         words = {row.id: (row.first_words or 0, row.second_words or 0) for row in rows}
         trials = perturbations.verbosity(pairs, words)
@@ -150,7 +150,7 @@ def _result(name: str, trials: Sequence[Trial], rows: Sequence[RecordedRow], see
     outcomes: list[Outcome] = []
     unscored = 0
     for trial in trials:
-        about = [(by_pair[one.about], one.change) for one in trial.comparisons]
+        about = [(by_pair[comparison.about], comparison.change) for comparison in trial.comparisons]
         labels = [row.given if change == GIVEN else row.turned for row, change in about]
         outcomes += [Outcome(trial.cluster, group, label, about[0][0].id) for group, label in trial.read(labels)]
         unscored += None in labels
@@ -168,7 +168,7 @@ def _gap_link(rows: Sequence[RecordedRow], seed: int) -> Correlation:
 
 
 def _noise(rows: Sequence[RecordedRow], seed: int) -> ProbeResult | None:
-    """Whether the verdict under noise is the clean one; the clean pair asked again stands for noise that nobody hears."""
+    """Compare the verdict under noise with the clean one; the clean pair asked again is the control, an inaudible noise."""
     control = perturbations.level_name(perturbations.CONTROL_DB)
     # A file of several judges has columns that one of them leaves empty all the way down.
     used = {level for row in rows for level, label in row.levels.items() if label}
@@ -214,19 +214,19 @@ def run_recorded(path: Path, only: Sequence[str], seed: int, out: Path) -> Probe
     judges = []
     loaded = load_recorded(path)
     for (judge, task), rows in loaded.items():
-        results = [found for name in names if (found := measure(name, rows, seed)) is not None]
+        results = [result for name in names if (result := measure(name, rows, seed)) is not None]
         if not results:
             raise DataError(f"{path}: {judge} {task}: no column for any of {', '.join(names)}")
         judges.append(JudgeProbes(judge, "", task, False, _count(rows), 0.0, None, tuple(results)))
     pairs = sum(map(len, loaded.values()))
     report = ProbeReport(str(path), pairs, pairs, _clusters(loaded), _settings(loaded, seed, names), tuple(judges))
-    write_jsonl(out / "comparisons.jsonl", (one for rows in loaded.values() for row in rows for one in _comparisons(row)))
+    write_jsonl(out / "comparisons.jsonl", (line for rows in loaded.values() for row in rows for line in _comparisons(row)))
     write_probes(out, report)
     return report
 
 
 def _comparisons(row: RecordedRow) -> Iterator[dict[str, Any]]:
-    """Yields a line for every recorded verdict of a row."""
+    """Yield a line for every recorded verdict of a row."""
     changes = {GIVEN: row.given, TURNED: row.turned, "as given, again": row.again}
     changes |= {f"noise at {level}": label for level, label in row.levels.items()}
     for change, label in changes.items():

@@ -37,11 +37,11 @@ TITLES = {
 
 @dataclass(frozen=True)
 class JudgeProbes:
-    """The results of one judge. `comparisons` were made; `cost_usd` was spent on them now, None where that is not known.
+    """The results of one judge. `comparisons` were made; `cost_usd` was spent on them now, None if unknown.
 
     Unusable replies are paid for too; those cached in an earlier run cost nothing.
-    `stopped` says why not all comparisons were made, None where they were. Scores no further apart than `margin` count as a
-    tie: 95 % of the judge's own changes under inaudible noise are as small; None where that was not measured.
+    `stopped` says why not all comparisons were made, None if all were. Scores no further apart than `margin` count as a
+    tie: 95 % of the judge's own changes under inaudible noise are as small; None if that was not measured.
     `examples` are clips for the page, by probe; the JSON is without them.
     """
 
@@ -93,7 +93,7 @@ def write_probes(folder: Path, report: ProbeReport) -> None:
     page = page_template(Path(__file__).with_name("report.html.j2")).render(
         report=report,
         facts=_facts(report),
-        sections=[(judge, margin_text(judge), [_card(judge, one) for one in judge.probes]) for judge in report.judges],
+        sections=[(judge, margin_text(judge), [_card(judge, result) for result in judge.probes]) for judge in report.judges],
     )
     write_text(folder / "probe.html", page)
 
@@ -103,7 +103,7 @@ def _facts(report: ProbeReport) -> list[tuple[str, str]]:
     return [
         ("pairs", f"{report.pairs} of {report.pairs_available}, in {report.clusters} clusters"),
         ("from", report.source),
-        ("noise", f"{', '.join(f'{one:g}' for one in settings['snrs_db'])} dB; control {settings['control_db']:g} dB"),
+        ("noise", f"{', '.join(f'{snr_db:g}' for snr_db in settings['snrs_db'])} dB; control {settings['control_db']:g} dB"),
         ("gain", f"{settings['gain_db']:g} dB"),
         ("seed", str(settings["seed"])),
         ("resamples", f"{settings['resamples']:,}"),
@@ -122,12 +122,12 @@ def margin_text(judge: JudgeProbes) -> str:
     return f"scores within {judge.margin:.3g} count as a tie: 95 % of its own changes under inaudible noise are as small"
 
 
-def _mean_changes(found: ProbeResult) -> str:
-    shown = [
-        f"{one.mean:+.2f}{'' if one.low is None else f' ({one.low:+.2f} to {one.high:+.2f})'} ({', '.join(one.group)})"
-        for one in found.changes
-        if one.mean is not None
-    ]
+def _mean_changes(result: ProbeResult) -> str:
+    shown = []
+    for change in result.changes:
+        if change.mean is not None:
+            interval = "" if change.low is None else f" ({change.low:+.2f} to {change.high:+.2f})"
+            shown.append(f"{change.mean:+.2f}{interval} ({', '.join(change.group)})")
     return f"; scores change by {', '.join(shown)} on average" if shown else ""
 
 
@@ -150,51 +150,51 @@ def part_p(part: Part) -> str:
     return p_text(part.p_value) if part.compared else ""
 
 
-def sentence(found: ProbeResult) -> str:
+def sentence(result: ProbeResult) -> str:
     """Return a probe's result in words."""
-    if found.status != "measured":
-        return f"{found.status[0].upper()}{found.status[1:]}: {found.why}."
-    if not found.n_scored:
-        return f"None of {found.n_asked} could be judged."
-    return SENTENCES[found.name](found)
+    if result.status != "measured":
+        return f"{result.status[0].upper()}{result.status[1:]}: {result.why}."
+    if not result.n_scored:
+        return f"None of {result.n_asked} could be judged."
+    return SENTENCES[result.name](result)
 
 
 def _leaning(part: Part, towards: dict[str, str]) -> str:
     """Return the more frequent of the two compared outcomes, if it leads by more than chance."""
     assert part.compared is not None
-    one, other = part.compared
+    outcome, other = part.compared
     first, second = (part.shares[name].value or 0.0 for name in part.compared)
-    numbers = f"{100 * first:.1f} % {one} against {100 * second:.1f} % {other}, {p_text(part.p_value)}"
+    numbers = f"{100 * first:.1f} % {outcome} against {100 * second:.1f} % {other}, {p_text(part.p_value)}"
     if part.p_value is None or part.p_value >= SIGNIFICANT or first == second:
         return f"no lean can be shown ({numbers})"
-    return f"a lean towards {towards[one if first > second else other]} ({numbers})"
+    return f"a lean towards {towards[outcome if first > second else other]} ({numbers})"
 
 
-def _position(found: ProbeResult) -> str:
-    part = found.part("all")
+def _position(result: ProbeResult) -> str:
+    part = result.part("all")
     assert part is not None
     lean = _leaning(part, {"first": "the first place", "second": "the second place"})
     return f"Asked in both orders, {percent(part.shares['stable'])} of the verdicts stay the same; of the others, {lean}."
 
 
-def _identical(found: ProbeResult) -> str:
-    part = found.part("all")
+def _identical(result: ProbeResult) -> str:
+    part = result.part("all")
     assert part is not None
     lean = _leaning(part, {"first": "the first place", "second": "the second place"})
     return f"Of clips against themselves, {percent(part.shares['tie'])} are called a tie; otherwise {lean}."
 
 
-def _verbosity(found: ProbeResult) -> str:
-    part = found.part("all")
+def _verbosity(result: ProbeResult) -> str:
+    part = result.part("all")
     assert part is not None
     lean = _leaning(part, {"longer": "longer answers", "shorter": "shorter answers"})
     pairs = f"Of {part.shares['tie'].n} verdicts on pairs rated alike, each pair in both orders"
     return f"{pairs}, {percent(part.shares['tie'])} are a tie; otherwise {lean}."
 
 
-def _noise(found: ProbeResult) -> str:
+def _noise(result: ProbeResult) -> str:
     """Return the result by noise level; the last level is the control."""
-    levels = [part for part in found.parts if len(part.group) == 1]
+    levels = [part for part in result.parts if len(part.group) == 1]
     shares = [
         f"{percent(part.shares['unchanged'])} at {part.group[0]}" + (f" ({part_p(part)})" if part.against else "")
         for part in levels
@@ -204,32 +204,32 @@ def _noise(found: ProbeResult) -> str:
         text += f" and {shares[-2]}"
     if len(shares) > 1:
         text += f"; with inaudible noise, for {shares[-1]}: so far the judge agrees with itself"
-    changes = [one for one in found.changes if one.mean is not None]
+    changes = [change for change in result.changes if change.mean is not None]
     if changes:
         text += f"; scores change by {changes[0].mean:+.2f} on average at {changes[0].group[0]}"
     return f"{text}."
 
 
-def _loudness(found: ProbeResult) -> str:
-    part = found.part("all")
+def _loudness(result: ProbeResult) -> str:
+    part = result.part("all")
     assert part is not None
     lean = _leaning(part, {"louder": "louder clips", "quieter": "quieter clips"})
     ties = f"{percent(part.shares['tie'])} of the clips tie with themselves at another level"
-    return f"{ties}; otherwise {lean}{_mean_changes(found)}."
+    return f"{ties}; otherwise {lean}{_mean_changes(result)}."
 
 
-def _speaker(found: ProbeResult) -> str:
+def _speaker(result: ProbeResult) -> str:
     names = {"original": "the own voice", "other": "the other voice"}
-    parts = [f"{part.group[0]}: {percent(part.shares['tie'])} ties, {_leaning(part, names)}" for part in found.parts]
-    return f"Against another voice with the same words, {'; '.join(parts)}{_mean_changes(found)}."
+    parts = [f"{part.group[0]}: {percent(part.shares['tie'])} ties, {_leaning(part, names)}" for part in result.parts]
+    return f"Against another voice with the same words, {'; '.join(parts)}{_mean_changes(result)}."
 
 
-def _mos_gap(found: ProbeResult) -> str:
-    stable = found.part("all", AGAINST_ORDER)
-    right = found.part("all", VERDICT)
+def _mos_gap(result: ProbeResult) -> str:
+    stable = result.part("all", AGAINST_ORDER)
+    right = result.part("all", VERDICT)
     text = f"{percent(stable.shares['stable'])} of the pairs are stable" if stable else "No pair was asked in both orders"
     text += f" and {percent(right.shares['right'])} right" if right else ""
-    link = found.correlation
+    link = result.correlation
     if link is None or link.value is None:
         return f"{text}; no correlation with the gap ({link.why_none if link else 'nothing was counted'})."
     return f"{text}; the gap and stability correlate by {link.value:.2f} (Spearman, {p_text(link.p_value)})."
@@ -244,23 +244,23 @@ SENTENCES: dict[str, Callable[[ProbeResult], str]] = {
 # The page.
 
 
-def _card(judge: JudgeProbes, found: ProbeResult) -> dict[str, Any]:
-    parts = [part for part in found.parts if any(share.value is not None for share in part.shares.values())]
-    printed = [figure for figure in published_figures() if figure.probe == found.name]
+def _card(judge: JudgeProbes, result: ProbeResult) -> dict[str, Any]:
+    parts = [part for part in result.parts if any(share.value is not None for share in part.shares.values())]
+    printed = [figure for figure in published_figures() if figure.probe == result.name]
     same = _Same(judge, printed)
-    charts = _charts(found, parts, same) if found.n_scored else []
+    charts = _charts(result, parts, same) if result.n_scored else []
     return {
-        "title": TITLES[found.name],
-        "says": PROBES[found.name].says,
-        "sentence": sentence(found),
-        "found": found,
+        "title": TITLES[result.name],
+        "says": PROBES[result.name].says,
+        "sentence": sentence(result),
+        "result": result,
         "charts": charts,
         "marked": [f"{figure.figure}: {figure.note}" for figure in same.figures],
         # Of other data or judges, and so for scale alone.
         "printed": [] if same.figures else printed,
-        "rows": [row for part in found.parts for row in _rows(part, same)],
-        "examples": judge.examples.get(found.name, ()),
-        "unscored": sorted(found.unscored.items(), key=lambda one: -one[1]),
+        "rows": [row for part in result.parts for row in _rows(part, same)],
+        "examples": judge.examples.get(result.name, ()),
+        "unscored": sorted(result.unscored.items(), key=lambda item: -item[1]),
     }
 
 
@@ -273,7 +273,7 @@ class _Same:
         self.figures = [figure for figure in printed if of in {(row.judge, row.task) for row in figure.rows}]
 
     def share(self, group: tuple[str, ...], label: str) -> float | None:
-        """Return the printed share, from 0 to 1; None where there is none."""
+        """Return the printed share, from 0 to 1; None if there is none."""
         shares = [figure.share(self._judge.judge, self._judge.task, group, label) for figure in self.figures]
         return next((share for share in shares if share is not None), None)
 
@@ -291,18 +291,18 @@ def _printed(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def _charts(found: ProbeResult, parts: Sequence[Part], same: _Same) -> list[dict[str, Any]]:
+def _charts(result: ProbeResult, parts: Sequence[Part], same: _Same) -> list[dict[str, Any]]:
     """Return line charts for what runs over a scale, bars for the rest."""
-    if found.name == "noise":
+    if result.name == "noise":
         return [_noise_lines(parts, same)] if any(_db(part) != CONTROL_DB for part in parts) else []
-    if found.name == "mos_gap":
+    if result.name == "mos_gap":
         return [chart for chart in (_gap_lines(parts),) if chart]
     bars = [
         Bar(", ".join(part.group), label, share, number, same.share(part.group, label))
         for part in parts
         for number, (label, share) in enumerate(part.shares.items())
     ]
-    svg = svg_of([Bars(bars)], f"{found.name}: shares with 95 % intervals")
+    svg = svg_of([Bars(bars)], f"{result.name}: shares with 95 % intervals")
     return [{"names": [], "kind": "fill", "axis": "", "svg": svg}]
 
 
@@ -314,7 +314,7 @@ def _noise_lines(parts: Sequence[Part], same: _Same) -> dict[str, Any]:
     groups = [[known.get((level, name)) for level in levels] for name in classes]
     lines = [[None if part is None else part.shares["unchanged"] for part in line] for line in groups]
     marks = [[None if part is None else same.share(part.group, "unchanged") for part in line] for line in groups]
-    axis = f"unchanged verdicts, % by signal-to-noise ratio, dB; at {CONTROL_DB:g} nobody hears the noise"
+    axis = f"unchanged verdicts, % by signal-to-noise ratio, dB; at {CONTROL_DB:g} the noise is inaudible"
     return _lines(levels, lines, marks, classes, axis)
 
 
@@ -333,8 +333,10 @@ def _gap_lines(parts: Sequence[Part]) -> dict[str, Any] | None:
         return None
 
     def at(low: float, kind: str, label: str) -> Share | None:
-        found = (one for one in binned if float(one.group[0].split()[0]) == low and one.group[1] == kind)
-        part = next(found, None)
+        matching = (
+            candidate for candidate in binned if float(candidate.group[0].split()[0]) == low and candidate.group[1] == kind
+        )
+        part = next(matching, None)
         return None if part is None else part.shares[label]
 
     kinds = {"right": VERDICT, "stable": AGAINST_ORDER, "first": AGAINST_ORDER, "second": AGAINST_ORDER}
@@ -367,18 +369,18 @@ def show_probes(console: Console, report: ProbeReport) -> None:
         task = f", task {judge.task}" if judge.task else ""
         rows: list[tuple[str, ...]] = []
         sections = []
-        for found in judge.probes:
+        for result in judge.probes:
             sections.append(len(rows))
-            for number, part in enumerate(found.parts):
+            for number, part in enumerate(result.parts):
                 shares = "; ".join(f"{label} {percent(share)}" for label, share in part.shares.items())
                 counted = next(iter(part.shares.values()))
-                name = "" if number else found.name
+                name = "" if number else result.name
                 rows.append((name, ", ".join(part.group), shares, f"{counted.n} of {counted.n_asked}", part_p(part)))
         console.print(f"[bold]{escape(judge.judge)}{escape(task)}[/bold] {escape(judge.version)}", highlight=False)
         Table(("probe", "of", "shares with 95 % intervals", "n", "p"), rows, sections=sections).show(console)
-        for found in judge.probes:
-            console.print(f"[bold]{found.name}[/bold] {escape(sentence(found))}", highlight=False)
-            for reason, count in sorted(found.unscored.items(), key=lambda one: -one[1])[:SHOWN_REASONS]:
+        for result in judge.probes:
+            console.print(f"[bold]{result.name}[/bold] {escape(sentence(result))}", highlight=False)
+            for reason, count in sorted(result.unscored.items(), key=lambda item: -item[1])[:SHOWN_REASONS]:
                 console.print(f"    {count} unscored: {escape(reason)}", highlight=False)
         if margin := margin_text(judge):
             console.print(margin, highlight=False, markup=False)

@@ -71,10 +71,10 @@ def source_pairs(options: ProbeOptions) -> tuple[list[ProbePair], int]:
     if not options.source.exists():
         raise ConfigError(f"{options.source}: no such manifest or run")
     if options.source.is_dir():
-        found = run_pairs(options.source, options.seed)
-        return perturbations.pick_pairs(found, options.pairs or RUN_PAIRS, options.seed), len(found)
-    found = perturbations.load_probe_pairs(options.source)
-    return perturbations.pick_pairs(found, options.pairs, options.seed), len(found)
+        pairs = run_pairs(options.source, options.seed)
+        return perturbations.pick_pairs(pairs, options.pairs or RUN_PAIRS, options.seed), len(pairs)
+    pairs = perturbations.load_probe_pairs(options.source)
+    return perturbations.pick_pairs(pairs, options.pairs, options.seed), len(pairs)
 
 
 def run_pairs(run_dir: Path, seed: int) -> list[ProbePair]:
@@ -126,7 +126,7 @@ class Revoicer:
         self._last: tuple[str, Voice] | None = None
 
     def __call__(self, clip: Clip, voice: str) -> Clip:
-        """Returns the clip at 16 kHz in another voice; one seed for each clip, so that all its voices share pace and level.
+        """Return the clip at 16 kHz in another voice; one seed for each clip, so that all its voices share pace and level.
 
         Raises:
             AudioError: nothing that sounds came out.
@@ -208,22 +208,22 @@ def plan_trials(name: str, plan: Plan, probed: Probed) -> Planned:
     if name == "speaker":
         return perturbations.speaker(plan.clips, Revoicer(), OTHER_VOICES)
     if name == "mos_gap":
-        found = perturbations.mos_gap(plan.pairs)
-        return found or ProbeResult(name, "absent", "no pair has first_mos and second_mos")
+        trials = perturbations.mos_gap(plan.pairs)
+        return trials or ProbeResult(name, "absent", "no pair has first_mos and second_mos")
     return _plan_verbosity(plan, probed)
 
 
 def _plan_verbosity(plan: Plan, probed: Probed) -> Planned:
     tied = [pair for pair in plan.pairs if pair.tied_by]
     if not tied:
-        return ProbeResult("verbosity", "absent", "nobody rated a pair a tie")
+        return ProbeResult("verbosity", "absent", "no pair is rated a tie")
     if all(pair.tied_by == probed.key for pair in tied):
         return ProbeResult("verbosity", "absent", f"it was {probed.key} itself that rated pairs a tie")
-    found = perturbations.verbosity([pair for pair in tied if pair.id in plan.tokens], plan.tokens)
-    if not found and not plan.wordless:
+    trials = perturbations.verbosity([pair for pair in tied if pair.id in plan.tokens], plan.tokens)
+    if not trials and not plan.wordless:
         gap = perturbations.MIN_TOKEN_GAP
         return ProbeResult("verbosity", "absent", f"none of the {len(tied)} pairs rated a tie differs by {gap} words or more")
-    return found
+    return trials
 
 
 @dataclass(frozen=True)
@@ -242,14 +242,14 @@ def run_comparisons(
     probed: Probed,
     comparisons: Sequence[Comparison],
     on_progress: Progress,
-    save: Callable[[Mapping[Comparison, Judged]], None] = lambda found: None,
+    save: Callable[[Mapping[Comparison, Judged]], None] = lambda judged: None,
 ) -> tuple[dict[Comparison, Judged], BudgetError | None]:
     """Return every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored.
 
     `save` is given what every chunk found, as it ends.
     """
     judge = probed.judge
-    found: dict[Comparison, Judged] = {}
+    judged: dict[Comparison, Judged] = {}
 
     def judge_chunk(chunk: Sequence[Comparison], at: Progress) -> list[tuple[Comparison, Judged] | BudgetError]:
         def of_pairs(pairs: list[Pair]) -> Iterable[tuple[Preferred, tuple[float, float] | None, tuple[str, ...] | None]]:
@@ -266,12 +266,12 @@ def run_comparisons(
         return outcomes
 
     def keep(rows: Sequence[tuple[Comparison, Judged]]) -> None:
-        found.update(rows)
+        judged.update(rows)
         save(dict(rows))
 
     stopped = judge_in_chunks(comparisons, CHUNK_COMPARISONS, judge_chunk, on_progress, keep)
     missing = Judged(Unscored(judge.name, NOT_REACHED))
-    return {comparison: found.get(comparison, missing) for comparison in comparisons}, stopped
+    return {comparison: judged.get(comparison, missing) for comparison in comparisons}, stopped
 
 
 def _make(comparison: Comparison) -> Pair | Unscored:
@@ -281,14 +281,14 @@ def _make(comparison: Comparison) -> Pair | Unscored:
         return Unscored("audio", str(error))
 
 
-def _judged(found: Preferred, scores: tuple[float, float] | None) -> Judged:
-    if not isinstance(found, Preference):
-        assert isinstance(found, Unscored)
-        return Judged(found, reply=found.reply)
-    label = next((one for one in PAIR_LABELS if one == found.label), None)
-    cost_usd = found.cost_usd if scores is None else None
-    known = label or Unscored(found.judge, f"{found.label!r} is no preference")
-    return Judged(known, scores, cost_usd, found.reason, found.reply)
+def _judged(preferred: Preferred, scores: tuple[float, float] | None) -> Judged:
+    if not isinstance(preferred, Preference):
+        assert isinstance(preferred, Unscored)
+        return Judged(preferred, reply=preferred.reply)
+    label = next((label for label in PAIR_LABELS if label == preferred.label), None)
+    cost_usd = preferred.cost_usd if scores is None else None
+    known = label or Unscored(preferred.judge, f"{preferred.label!r} is no preference")
+    return Judged(known, scores, cost_usd, preferred.reason, preferred.reply)
 
 
 def _prompts(probed: Probed, pairs: Sequence[Pair]) -> Sequence[tuple[str, ...] | None]:
@@ -300,9 +300,9 @@ def _prompts(probed: Probed, pairs: Sequence[Pair]) -> Sequence[tuple[str, ...] 
         return [None] * len(pairs)
     if probed.requests is None:
         return [()] * len(pairs)
-    requests = [sent(one) for one in probed.requests(pairs)]
+    requests = [sent(request) for request in probed.requests(pairs)]
     each = len(requests) // max(len(pairs), 1)
-    return [sum(requests[place * each : (place + 1) * each], ()) for place in range(len(pairs))]
+    return [sum(requests[index * each : (index + 1) * each], ()) for index in range(len(pairs))]
 
 
 def _scores(judge: Judge, pairs: Sequence[Pair]) -> list[tuple[float, float] | None]:
@@ -324,24 +324,24 @@ def probe_judge(
     save: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
     out: Path = Path(),
 ) -> tuple[JudgeProbes, list[dict[str, Any]], BudgetError | None]:
-    """All probes of one judge, a row for every comparison, and the error where the budget ended before the comparisons did.
+    """Return all probes of one judge, a row for every comparison, and the error if the budget ended before they did.
 
     Rows name clips from the folder `out`. `save` is given the rows of every chunk, as it ends.
     """
     planned = {name: plan_trials(name, plan, probed) for name in plan.only}
     comparisons = _comparisons(planned.values(), probed.judge.scores_alone)
     spent = _Spending(probed)
-    found, stopped = run_comparisons(
-        probed, comparisons, on_progress, lambda now: save([_row(probed, *one, out) for one in now.items()])
+    judged, stopped = run_comparisons(
+        probed, comparisons, on_progress, lambda now: save([_row(probed, *entry, out) for entry in now.items()])
     )
-    margin = _margin(planned, found)
+    margin = _margin(planned, judged)
     if probed.judge.scores_alone:
-        found = {comparison: _within(one, margin or 0.0) for comparison, one in found.items()}
-        found |= _derived(planned.values(), found)
+        judged = {comparison: _within(verdict, margin or 0.0) for comparison, verdict in judged.items()}
+        judged |= _derived(planned.values(), judged)
     results = tuple(
-        trials if isinstance(trials, ProbeResult) else _result(name, trials, found, plan) for name, trials in planned.items()
+        trials if isinstance(trials, ProbeResult) else _result(name, trials, judged, plan) for name, trials in planned.items()
     )
-    verdicts = {comparison: (one.label, one.scores) for comparison, one in found.items()}
+    verdicts = {comparison: (verdict.label, verdict.scores) for comparison, verdict in judged.items()}
     examples = {
         name: pick_examples(trials, verdicts, probed.judge.scores_alone)
         for name, trials in planned.items()
@@ -349,18 +349,18 @@ def probe_judge(
     }
     judge = JudgeProbes(
         probed.judge.name, probed.version, probed.task, probed.judge.scores_alone, len(comparisons),
-        spent.now_usd([found[comparison] for comparison in comparisons]), str(stopped) if stopped else None, results, margin,
+        spent.now_usd([judged[comparison] for comparison in comparisons]), str(stopped) if stopped else None, results, margin,
         examples,
     )  # fmt: skip
-    rows = [_row(probed, comparison, found[comparison], out) for comparison in comparisons]
+    rows = [_row(probed, comparison, judged[comparison], out) for comparison in comparisons]
     return judge, rows, stopped
 
 
-def _margin(planned: Mapping[str, Planned], found: Mapping[Comparison, Judged]) -> float | None:
+def _margin(planned: Mapping[str, Planned], judged: Mapping[Comparison, Judged]) -> float | None:
     """Return the spread of a judge's own scores: what inaudible noise changes. None without scores, or without that probe."""
     trials = planned.get("noise", [])
     control = (perturbations.level_name(perturbations.CONTROL_DB),)
-    changes = [] if isinstance(trials, ProbeResult) else _score_changes("noise", trials, found)
+    changes = [] if isinstance(trials, ProbeResult) else _score_changes("noise", trials, judged)
     return retest_margin([change for level, change, _ in changes if level == control])
 
 
@@ -380,20 +380,20 @@ class _Spending:
         self._before = (self._client.spent_usd, self._client.calls) if self._client else (0.0, 0)
 
     def now_usd(self, judged: Sequence[Judged]) -> float | None:
-        """In USD; 0 where no call was made, None where calls were made that have no price."""
+        """Return the USD spent now; 0 if no call was made, None if calls were made that have no price."""
         if self._client is None or self._client.calls == self._before[1]:
             return 0.0
         now_usd = self._client.spent_usd - self._before[0]
         if isinstance(self._judge, CachedScores):
             priced = self._judge.priced
         else:
-            priced = all(one.cost_usd is not None for one in judged if not isinstance(one.label, Unscored))
-        # A wallet takes a call without a price for one that costs nothing.
+            priced = all(verdict.cost_usd is not None for verdict in judged if not isinstance(verdict.label, Unscored))
+        # A wallet takes a call without a price for a free call.
         return now_usd if priced and self._client.price is not None and now_usd > 0 else None
 
 
 def _comparisons(planned: Iterable[Planned], alone: bool) -> list[Comparison]:
-    """Comparisons of all trials, each once; of a judge of single answers the other order is known without asking."""
+    """Return the comparisons of all trials, each once; a judge of single answers is not asked in the other order."""
     every = [
         comparison
         for trials in planned
@@ -404,13 +404,13 @@ def _comparisons(planned: Iterable[Planned], alone: bool) -> list[Comparison]:
     return [comparison for comparison in dict.fromkeys(every) if not (alone and comparison.change == perturbations.TURNED)]
 
 
-def _derived(planned: Iterable[Planned], found: Mapping[Comparison, Judged]) -> dict[Comparison, Judged]:
+def _derived(planned: Iterable[Planned], judged: Mapping[Comparison, Judged]) -> dict[Comparison, Judged]:
     derived: dict[Comparison, Judged] = {}
     for trials in planned:
         for trial in [] if isinstance(trials, ProbeResult) else trials:
             for comparison in trial.comparisons:
                 if comparison.change == perturbations.TURNED:
-                    given = found[replace(comparison, change=perturbations.GIVEN)].label
+                    given = judged[replace(comparison, change=perturbations.GIVEN)].label
                     derived[comparison] = Judged(given if isinstance(given, Unscored) else swapped(given))  # type: ignore[arg-type]
     return derived
 
@@ -433,16 +433,16 @@ def _row(probed: Probed, comparison: Comparison, judged: Judged, out: Path) -> d
     }
 
 
-def _result(name: str, trials: Sequence[Trial], found: Mapping[Comparison, Judged], plan: Plan) -> ProbeResult:
+def _result(name: str, trials: Sequence[Trial], judged: Mapping[Comparison, Judged], plan: Plan) -> ProbeResult:
     outcomes: list[Outcome] = []
     # Each pair of this probe would have been two trials.
     unscored: Counter[str] = Counter(2 * list(plan.wordless.values()) if name == "verbosity" else ())
     total = len(trials) + unscored.total()
     for trial in trials:
-        labels = [found[comparison].label for comparison in trial.comparisons]
-        counted = trial.read([None if isinstance(one, Unscored) else one for one in labels])
+        labels = [judged[comparison].label for comparison in trial.comparisons]
+        counted = trial.read([None if isinstance(label, Unscored) else label for label in labels])
         outcomes += [Outcome(trial.cluster, group, label, trial.comparisons[0].about) for group, label in counted]
-        if failed := [one for one in labels if isinstance(one, Unscored)]:
+        if failed := [label for label in labels if isinstance(label, Unscored)]:
             unscored[failed[0].reason] += 1
     spec = PROBES[name]
     parts = tell_parts(outcomes, spec.labels_of, spec.compared, plan.seed)
@@ -451,17 +451,17 @@ def _result(name: str, trials: Sequence[Trial], found: Mapping[Comparison, Judge
         parts = against_control(sorted(parts, key=noise_order), outcomes, control, plan.seed)
     return ProbeResult(
         name, "measured", "", total, total - unscored.total(), dict(unscored), parts,
-        _changes(name, trials, found, plan.seed),
-        _gap_link(plan, found) if name == "mos_gap" else None, _notes(name, plan),
+        _changes(name, trials, judged, plan.seed),
+        _gap_link(plan, judged) if name == "mos_gap" else None, _notes(name, plan),
     )  # fmt: skip
 
 
-def _gap_link(plan: Plan, found: Mapping[Comparison, Judged]) -> Correlation:
+def _gap_link(plan: Plan, judged: Mapping[Comparison, Judged]) -> Correlation:
     gaps, stable, clusters = [], [], []
     for pair in plan.pairs:
         if pair.mos is None:
             continue
-        given, exchanged = (found[order(pair)].label for order in (perturbations.as_given, perturbations.turned_round))
+        given, exchanged = (judged[order(pair)].label for order in (perturbations.as_given, perturbations.turned_round))
         if not isinstance(given, Unscored) and not isinstance(exchanged, Unscored):
             gaps.append(abs(pair.mos[0] - pair.mos[1]))
             stable.append(place_of(given, exchanged) == "stable")
@@ -469,23 +469,24 @@ def _gap_link(plan: Plan, found: Mapping[Comparison, Judged]) -> Correlation:
     return gap_correlation(gaps, stable, clusters, plan.seed)
 
 
-def _changes(name: str, trials: Sequence[Trial], found: Mapping[Comparison, Judged], seed: int) -> tuple[Change, ...]:
+def _changes(name: str, trials: Sequence[Trial], judged: Mapping[Comparison, Judged], seed: int) -> tuple[Change, ...]:
     """By how much a change of the clip changes its score, a group each; none of a judge that gives no scores."""
     groups: dict[tuple[str, ...], list[tuple[float, str]]] = {}
-    for group, change, cluster in _score_changes(name, trials, found):
+    for group, change, cluster in _score_changes(name, trials, judged):
         groups.setdefault(group, []).append((change, cluster))
     return tuple(
-        mean_change(group, [one for one, _ in rows], [cluster for _, cluster in rows], seed) for group, rows in groups.items()
+        mean_change(group, [change for change, _ in rows], [cluster for _, cluster in rows], seed)
+        for group, rows in groups.items()
     )
 
 
 def _score_changes(
-    name: str, trials: Sequence[Trial], found: Mapping[Comparison, Judged]
+    name: str, trials: Sequence[Trial], judged: Mapping[Comparison, Judged]
 ) -> list[tuple[tuple[str, ...], float, str]]:
     """Group, change and cluster of scores: a noisy answer's less the clean one's, or CHANGED_SIDE's less the other clip's."""
     changes: list[tuple[tuple[str, ...], float, str]] = []
     for trial in trials if name in ("noise", *CHANGED_SIDE) else ():
-        scores = [found[comparison].scores for comparison in trial.comparisons]
+        scores = [judged[comparison].scores for comparison in trial.comparisons]
         if name == "noise":
             clean, noisy = scores
             if clean is not None and noisy is not None:
@@ -528,7 +529,7 @@ def report_of(options: ProbeOptions, plan: Plan, available: int, judges: Sequenc
 
 
 def run_probes(options: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -> tuple[ProbeReport, BudgetError | None]:
-    """Probe every judge and write probe.json and probe.html anew after each judge, comparisons.jsonl after every chunk.
+    """Probe every judge and write probe.json and probe.html again after each judge, comparisons.jsonl after every chunk.
 
     Where a budget ends, what was judged until then is written, and the error is given back.
 
@@ -536,22 +537,22 @@ def run_probes(options: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -
         ConfigError, DataError: as `source_pairs` and `open_probed`. StorageError: the disk refused.
     """
     pairs, available = source_pairs(options)
-    opened = [one for name in options.judges for one in open_probed(name, options)]
+    opened = [probed for name in options.judges for probed in open_probed(name, options)]
     plan = make_plan(pairs, options.only, options.seed)
     judges: list[JudgeProbes] = []
     rows: list[dict[str, Any]] = []
     report = report_of(options, plan, available, judges)
 
     def save(now: list[dict[str, Any]]) -> None:
-        # Added, since to write all rows anew with every chunk grows with their square.
+        # Added, since to write all rows again with every chunk grows with their square.
         for row in now:
             append_jsonl(out / "comparisons.jsonl", row)
 
     write_jsonl(out / "comparisons.jsonl", [])
     for probed in opened:
         with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
-            found, more, stopped = probe_judge(probed, plan, bar.at, save, out)
-        judges.append(found)
+            probes, more, stopped = probe_judge(probed, plan, bar.at, save, out)
+        judges.append(probes)
         rows += more
         report = report_of(options, plan, available, judges)
         write_jsonl(out / "comparisons.jsonl", rows)
@@ -562,20 +563,20 @@ def run_probes(options: ProbeOptions, out: Path, bar_of: Callable[[str], Any]) -
 
 
 def estimate_probes(options: ProbeOptions, bar_of: Callable[[str], Any]) -> list[dict[str, Any]]:
-    """Comparisons, calls, tokens and USD at most of every judge, without a call; a judge of this machine is free."""
+    """Return every judge's comparisons, calls, tokens and USD at most, without a call; a local judge is free."""
     pairs, _ = source_pairs(options)
     plan = make_plan(pairs, options.only, options.seed)
-    found = []
-    for probed in (one for name in options.judges for one in open_probed(name, options, calls=False)):
+    rows = []
+    for probed in (probed for name in options.judges for probed in open_probed(name, options, calls=False)):
         planned = [plan_trials(name, plan, probed) for name in plan.only]
         comparisons = _comparisons(planned, probed.judge.scores_alone)
         row: dict[str, Any] = {"judge": probed.judge.name, "task": probed.task, "comparisons": len(comparisons)}
         if probed.requests is None or probed.client is None:
-            found.append(row | asdict(Bill()) | {"unscored": 0})
+            rows.append(row | asdict(Bill()) | {"unscored": 0})
             continue
         with bar_of(f"{probed.judge.name} {probed.task}".strip()) as bar:
-            found.append(row | _estimate(probed.requests, probed.client, comparisons, bar.at))
-    return found
+            rows.append(row | _estimate(probed.requests, probed.client, comparisons, bar.at))
+    return rows
 
 
 def _estimate(
@@ -587,7 +588,7 @@ def _estimate(
     bill, usable = Bill(), 0
     for start in range(0, len(comparisons), CHUNK_COMPARISONS):
         made = [_make(comparison) for comparison in comparisons[start : start + CHUNK_COMPARISONS]]
-        requests = requests_of([one for one in made if isinstance(one, Pair)])
-        bill, usable = bill + client.estimate(requests), usable + sum(isinstance(one, list) for one in requests)
+        requests = requests_of([pair for pair in made if isinstance(pair, Pair)])
+        bill, usable = bill + client.estimate(requests), usable + sum(isinstance(request, list) for request in requests)
         on_progress(min(start + CHUNK_COMPARISONS, len(comparisons)), len(comparisons))
     return {**asdict(bill), "unscored": len(comparisons) - usable}

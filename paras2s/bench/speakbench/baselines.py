@@ -1,7 +1,7 @@
 """TRACE's Table 1: two judges that say 1, 2 or tie, one by the words and one by the sound, on a benchmark's original labels.
 
 The table shows whether labels can be guessed from the words alone. Verdicts are appended as they come, and a run that goes on
-judges what has no label yet. Intervals draw instructions; the paper's are over pairs.
+judges pairs without a label. Intervals draw instructions; the paper's are over pairs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class BaselineJudge:
 
 @dataclass(frozen=True)
 class BaselineTable:
-    """Table 1 on one set of original labels, of which `unlabelled` pairs have none; random guess and majority beside it.
+    """Table 1 on one set of original labels, which `unlabelled` pairs lack; random guess and majority beside it.
 
     `comparison` is the LLM judge less the audio judge, on the pairs that both scored.
     """
@@ -103,22 +103,22 @@ class BaselineTable:
     @property
     def n_unscored(self) -> int:
         """The number of labels that are missing, over all judges."""
-        return sum(sum(one.unscored.values()) for one in self.judges.values())
+        return sum(sum(judge.unscored.values()) for judge in self.judges.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return the table with the paper's figures, as plain JSON."""
         values = {key: value for key, value in asdict(self).items() if key != "stopped"}
-        return {**values, "paper": {name: list(one) for name, one in PUBLISHED[self.suite].items()}}
+        return {**values, "paper": {name: list(figures) for name, figures in PUBLISHED[self.suite].items()}}
 
 
 def original_labels(options: SuiteOptions, path: Path) -> tuple[list[SuitePair], dict[int, PairLabel], int]:
     """Return the pairs that have an original label, these labels with one kind of tie, and how many pairs have none.
 
     Raises:
-        DataError: a file that is not as expected, or one that labels none of the pairs.
+        DataError: a file that is not as expected, or a file that labels none of the pairs.
     """
-    pairs, found = options.load_pairs(), load_labels(path)
-    labels = {pair.index: _bare(found.get(pair.index)) for pair in pairs}
+    pairs, original = options.load_pairs(), load_labels(path)
+    labels = {pair.index: _bare(original.get(pair.index)) for pair in pairs}
     known = {index: label for index, label in labels.items() if label is not None}
     if not known:
         raise DataError(f"{path}: labels none of these pairs")
@@ -179,11 +179,11 @@ def judge_pairs(
     Raises:
         StorageError: the file holds labels of another judge, or of another prompt.
     """
-    there = load_rows(path) if path.is_file() else {}
+    existing = load_rows(path) if path.is_file() else {}
     own = f"{judge.name}/{judge.version}/{judge.pair_prompt.hash}"
-    require_new(path, [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in there.values() if row.label], [own])
+    require_new(path, [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in existing.values() if row.label], [own])
     # As they were written: a row holds more than `BaselineRow` reads.
-    rows = {row["index"]: row for row in (read_jsonl(path) if there else ())}
+    rows = {row["index"]: row for row in (read_jsonl(path) if existing else ())}
     file = VerdictFile(path, rows, lambda row: row["index"], lambda row: row.get("label") is not None, dict)
 
     def judge_chunk(chunk: Sequence[SuitePair], at: Progress) -> list[dict[str, Any] | BudgetError]:
@@ -219,7 +219,9 @@ def baseline_table(
     """Return the table from recorded labels by judge and pair."""
     right = cast(list[Label], list(truth.values()))
     groups = [clusters[index] for index in truth]
-    guesses = {name: [found[index].label if index in found else None for index in truth] for name, found in rows.items()}
+    guesses = {
+        name: [of_judge[index].label if index in of_judge else None for index in truth] for name, of_judge in rows.items()
+    }
     judges = {}
     for name, guess in guesses.items():
         own = [rows[name][index] for index in truth if index in rows[name]]
@@ -245,7 +247,7 @@ def baseline_table(
 
 def show_baselines(console: Console, table: BaselineTable) -> None:
     """Print the table, the paper's figures in its last column, and what the judges said."""
-    paper = {name: _published(one) for name, one in PUBLISHED[table.suite].items()}
+    paper = {name: _published(figures) for name, figures in PUBLISHED[table.suite].items()}
     rows = [("random guess", percent(table.random_guess), "", paper["random guess"])]
     rows.append((f"majority class ({table.majority[0]})", percent(table.majority[1]), "", ""))
     for name, judge in table.judges.items():
@@ -253,10 +255,10 @@ def show_baselines(console: Console, table: BaselineTable) -> None:
         rows.append((name, share_text(asdict(judge.accuracy)), said, paper[name]))
     head = ("judge", "accuracy (95 %; n of pairs)", "said 1, 2, tie", "TRACE, Table 1")
     Table(head, rows, f"{table.suite}: {table.n_pairs} pairs with an original label").show(console)
-    for name, one in table.judges.items():
-        spent = "cost unknown" if one.cost_usd is None else f"{one.cost_usd:.4f} USD"
-        console.print(f"{name}: {one.judge}, {spent}, labels in {one.file}", highlight=False, markup=False)
-        for reason, count in one.unscored.items():
+    for name, judge in table.judges.items():
+        spent = "cost unknown" if judge.cost_usd is None else f"{judge.cost_usd:.4f} USD"
+        console.print(f"{name}: {judge.judge}, {spent}, labels in {judge.file}", highlight=False, markup=False)
+        for reason, count in judge.unscored.items():
             console.print(f"  unscored, {count}: {reason}", highlight=False, markup=False)
     if table.comparison is not None:
         show_comparison(console, "LLM judge", "audio judge", asdict(table.comparison))
@@ -264,8 +266,8 @@ def show_baselines(console: Console, table: BaselineTable) -> None:
         console.print(f"{table.unlabelled} pairs have no original label, and were not judged", highlight=False)
 
 
-def _published(one: tuple[float, ...]) -> str:
-    return f"{one[0]:.1f} %" if len(one) == 1 else f"{one[0]:.1f} % ({one[1]:.1f} to {one[2]:.1f})"
+def _published(figures: tuple[float, ...]) -> str:
+    return f"{figures[0]:.1f} %" if len(figures) == 1 else f"{figures[0]:.1f} % ({figures[1]:.1f} to {figures[2]:.1f})"
 
 
 def refuse_others(options: SuiteOptions, judge_default: str, oracle: bool) -> None:

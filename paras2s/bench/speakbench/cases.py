@@ -19,7 +19,7 @@ from paras2s.types import DIMENSIONS, Dimension, Label, Unscored
 from paras2s.utils.html import page_template
 from paras2s.utils.io import write_json, write_text
 
-# With their sound; a page of so many stays within some megabytes.
+# With their sound; a page of this many stays within some megabytes.
 MAX_SHOWN = 20
 LONGEST_PLAYED_S = 60.0
 NO_AUDIO = "no --audio was given"
@@ -48,23 +48,23 @@ class Case:
 
 
 def differing(people: Sequence[Label], judges: Sequence[Sequence[Label | None]]) -> list[int]:
-    """The places where a judge has another label than people; first those where another judge has people's.
+    """Return the indices at which a judge's label differs from people's; first those where another judge agrees.
 
     A judge without a verdict does not differ.
     """
-    wrong = [place for place, label in enumerate(people) if any(one[place] not in (None, label) for one in judges)]
+    wrong = [index for index, label in enumerate(people) if any(labels[index] not in (None, label) for labels in judges)]
     # Sorting keeps the order of equals.
-    return sorted(wrong, key=lambda place: all(one[place] != people[place] for one in judges))
+    return sorted(wrong, key=lambda index: all(labels[index] != people[index] for labels in judges))
 
 
 def find_cases(
     pairs: Sequence[SuitePair], verdicts: Mapping[str, Mapping[int, VerdictRow]], rule: FusionRule
 ) -> list[tuple[SuitePair, Case]]:
-    """The pairs on which a judge and people differ, in the order of `differing`."""
+    """Return the pairs on which a judge and people differ, in the order of `differing`."""
     fused = {name: fused_labels(pairs, rows, rule) for name, rows in verdicts.items()}
     return [
-        (pairs[place], _case(pairs[place], verdicts, {name: labels[place] for name, labels in fused.items()}))
-        for place in differing([pair.label.overall for pair in pairs], list(fused.values()))
+        (pairs[index], _case(pairs[index], verdicts, {name: labels[index] for name, labels in fused.items()}))
+        for index in differing([pair.label.overall for pair in pairs], list(fused.values()))
     ]
 
 
@@ -82,7 +82,7 @@ def write_cases(
     folder: Path, suite: str, pairs: Sequence[SuitePair], verdicts: Mapping[str, Mapping[int, VerdictRow]],
     named_rule: tuple[str, FusionRule], audio: Path | None, judge: LLMJudge | None,
 ) -> int:  # fmt: skip
-    """Writes cases.html and cases.json; returns the number of pairs on which a judge and people differ.
+    """Write cases.html and cases.json; return the number of pairs on which a judge and people differ.
 
     The prompts are those of the judge that judged now; recorded verdicts do not say what theirs were.
 
@@ -90,10 +90,10 @@ def write_cases(
         DataError: a clip's path leaves the folder of the clips. StorageError: the disk refused.
     """
     rule_name, rule = named_rule
-    found = find_cases(pairs, verdicts, rule)
-    write_json(folder / "cases.json", [asdict(case) for _, case in found])
+    cases = find_cases(pairs, verdicts, rule)
+    write_json(folder / "cases.json", [asdict(case) for _, case in cases])
     shown = []
-    for pair, case in found[:MAX_SHOWN]:
+    for pair, case in cases[:MAX_SHOWN]:
         clips = None if audio is None else read_pair_audio(pair, audio)
         prompt = _prompt(judge, clips) if judge is not None and isinstance(clips, Pair) else ""
         shown.append({**asdict(case), "players": _players(clips), "prompt": prompt})
@@ -101,13 +101,13 @@ def write_cases(
         suite=suite,
         rule=rule_name,
         n_pairs=len(pairs),
-        n_differing=len(found),
+        n_differing=len(cases),
         dimensions=DIMENSIONS,
         cases=shown,
         no_prompt="Recorded verdicts do not hold the prompt." if judge is None else "The prompt needs clips that can be read.",
     )
     write_text(folder / "cases.html", page)
-    return len(found)
+    return len(cases)
 
 
 def _players(clips: Pair | Unscored | None) -> list[tuple[str, Player]]:
@@ -124,7 +124,7 @@ def _player(clip: Clip) -> Player:
 
 
 def _prompt(judge: LLMJudge, clips: Pair) -> str:
-    """The messages of the pair as it was given, without a call; a clip stands by its length."""
+    """Return the messages of the pair as it was given, without a call; a clip is shown by its length."""
     requests = judge.pair_requests([clips])[0]
     if isinstance(requests, Unscored):
         return requests.reason

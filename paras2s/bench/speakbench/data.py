@@ -53,7 +53,7 @@ class SuitePair(BaseModel):
     instruction_id: int | str
 
     def clips(self) -> dict[str, str]:
-        """The clips by what they are, as paths under the audio's root; the instruction's may be missing there."""
+        """Return the clips by role, as paths under the audio's root; the instruction's may be missing."""
         return {"question": self.instruction_path, "answer 1": self.audio1_path, "answer 2": self.audio2_path}
 
 
@@ -77,10 +77,10 @@ SUITES = {
 
 
 def load_pairs(path: Path) -> list[SuitePair]:
-    """The pairs of a label file, in its order.
+    """Return the pairs of a label file, in its order.
 
     Raises:
-        DataError: missing, not such a file, an unknown label, or an index that stands twice; names entry and key.
+        DataError: missing, not such a file, an unknown label, or an index that occurs twice; names entry and key.
     """
     rows = read_json(path)
     if not isinstance(rows, list) or not rows:
@@ -94,12 +94,12 @@ def load_pairs(path: Path) -> list[SuitePair]:
             raise DataError(f"{path}: entry {number}: {first_problem(error, '')}") from error
     twice = [index for index, count in Counter(pair.index for pair in pairs).items() if count > 1]
     if twice:
-        raise DataError(f"{path}: index {twice[0]} stands more than once")
+        raise DataError(f"{path}: index {twice[0]} occurs more than once")
     return pairs
 
 
 def read_pair_audio(pair: SuitePair, root: Path) -> Pair | Unscored:
-    """The pair's clips; Unscored with a reason where one is missing or cannot be read. The instruction may be text alone.
+    """Return the pair's clips; Unscored with a reason if one is missing or unreadable. The instruction may be text alone.
 
     Raises:
         DataError: a path leaves the root.
@@ -125,7 +125,7 @@ def _read(root: Path, name: str) -> Clip:
 
 
 def label_counts(pairs: Sequence[SuitePair]) -> dict[str, dict[str, int]]:
-    """Counts of pairs that are both bad, have a winner, are both good, per dimension and overall (TRACE, Table 6)."""
+    """Count pairs that are both bad, have a winner, are both good, per dimension and overall (TRACE, Table 6)."""
     names = {"both_bad": "both_bad", "both_good": "both_good", "1": "winner", "2": "winner"}
     return {
         dimension: {

@@ -38,29 +38,29 @@ def load_labels(path: Path) -> dict[int, SetLabel | None]:
     """Overall labels by the pair's index: of TRACE's JSON, or of a CSV with the columns index and label.
 
     Raises:
-        DataError: missing, not such a file, an unknown label, or an index that stands twice; names file:line or entry.
+        DataError: missing, not such a file, an unknown label, or an index that occurs twice; names file:line or entry.
     """
     if path.suffix.lower() == ".json":
         return {pair.index: pair.label.overall for pair in load_pairs(path)}
-    found: dict[int, SetLabel | None] = {}
+    labels: dict[int, SetLabel | None] = {}
     for number, values in read_csv(path):
         try:
             row = LabelRow.model_validate({name: value for name, value in values.items() if value not in ("", None)})
         except ValidationError as error:
             raise DataError(f"{path}:{number}: {first_problem(error)}") from error
-        if row.index in found:
-            raise DataError(f"{path}:{number}: index: {row.index} stands more than once")
-        found[row.index] = row.label
-    if not found:
+        if row.index in labels:
+            raise DataError(f"{path}:{number}: index: {row.index} occurs more than once")
+        labels[row.index] = row.label
+    if not labels:
         raise DataError(f"{path}: holds no labels")
-    return found
+    return labels
 
 
 @dataclass(frozen=True)
 class Agreement:
     """Shares of pairs on which two sets agree, with 95 % intervals by instruction.
 
-    `four_way` and `kappa` are None where one of the sets has bare ties. Of `n_pairs` in the first set, `unlabelled` have no
+    `four_way` and `kappa` are None if one of the sets has bare ties. Of `n_pairs` in the first set, `unlabelled` have no
     label in the second; `others` counts labels of the second on pairs that are not in the first.
     """
 
@@ -74,7 +74,7 @@ class Agreement:
 
 
 def agreement(path: Path, other: Path) -> Agreement:
-    """The agreement of the labels of TRACE's JSON in `path` with a second set.
+    """Return the agreement of the labels of TRACE's JSON in `path` with a second set.
 
     Raises:
         DataError: a file that is not as expected, or two sets without a pair in common.
@@ -90,7 +90,7 @@ def agreement_of(
     instructions: Mapping[int, int | str],
     name: str,
 ) -> Agreement:
-    """The agreement of two sets by index.
+    """Return the agreement of two sets by index.
 
     Raises:
         DataError: no pair is in both.
@@ -98,38 +98,39 @@ def agreement_of(
     if not any(second.get(index) for index in first):
         raise DataError(f"{name}: labels none of these pairs")
     # A bare tie counts as one in two and three ways, where the kind of a tie is not asked for.
-    one = cast(list[Label], list(first.values()))
+    labels = cast(list[Label], list(first.values()))
     other = cast(list[Label | None], [second.get(index) for index in first])
     clusters = [instructions[index] for index in first]
     typed = "tie" not in {*first.values(), *second.values()}
-    shares: dict[Ways, Share] = {ways: accuracy(one, other, clusters, ways) for ways in ((2, 3, 4) if typed else (2, 3))}
+    shares: dict[Ways, Share] = {ways: accuracy(labels, other, clusters, ways) for ways in ((2, 3, 4) if typed else (2, 3))}
     return Agreement(
         shares[2],
         shares[3],
         shares.get(4),
-        cohen_kappa(one, other, clusters) if typed else None,
-        len(one),
+        cohen_kappa(labels, other, clusters) if typed else None,
+        len(labels),
         other.count(None),
         len(second.keys() - first.keys()),
     )
 
 
-def show_agreement(console: Console, other: Path, found: Agreement) -> None:
+def show_agreement(console: Console, other: Path, agreement: Agreement) -> None:
     """Print one row for each way of counting, and what could not be counted."""
     ways = (
-        ("2-way: both name a winner", found.two_way),
-        ("3-way: 1, 2, any tie", found.three_way),
-        ("4-way: 1, 2, both_good, both_bad", found.four_way),
+        ("2-way: both name a winner", agreement.two_way),
+        ("3-way: 1, 2, any tie", agreement.three_way),
+        ("4-way: 1, 2, both_good, both_bad", agreement.four_way),
     )
     rows = [(name, *_cells(share)) for name, share in ways]
     Table(("overall labels", "agree", "95 %", "n of pairs"), rows, f"with {other}").show(console)
-    if found.kappa is None:
+    if agreement.kappa is None:
         console.print("No 4-way agreement and no kappa: one set does not say which kind a tie is.", highlight=False)
     else:
-        value, interval, _ = _cells(found.kappa, 1.0, 3)
+        value, interval, _ = _cells(agreement.kappa, 1.0, 3)
         console.print(f"Cohen's kappa, 4-way: {value} ({interval})", highlight=False)
     console.print(
-        f"{found.unlabelled} of {found.n_pairs} pairs have no label there; {found.others} labels there are of other pairs",
+        f"{agreement.unlabelled} of {agreement.n_pairs} pairs have no label there; "
+        f"{agreement.others} labels there are of other pairs",
         highlight=False,
     )
 

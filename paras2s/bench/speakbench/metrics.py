@@ -61,7 +61,7 @@ def accuracy(truth: Sequence[Label], guess: Sequence[Label | None], clusters: Cl
 
 
 def cohen_kappa(truth: Sequence[Label], guess: Sequence[Label | None], clusters: Clusters = None) -> Share:
-    """Return the agreement beyond chance, over the four labels; None where chance alone agrees always (Cohen 1960)."""
+    """Return the agreement beyond chance, over the four labels; None if chance alone agrees always (Cohen 1960)."""
     return kappa_of(cluster_counts(truth, guess, clusters), len(truth))
 
 
@@ -209,7 +209,7 @@ def coherence(labels: Sequence[Labels], overall: Sequence[Label], clusters: Sequ
     """Measure how well a multinomial logistic model rebuilds the overall label from the three dimensions (TRACE, 4.1).
 
     `fitted` is its accuracy on the pairs it was fitted on, as in the paper; `held_out` over five folds that keep an
-    instruction's pairs together, None where there are fewer than five instructions.
+    instruction's pairs together, None if there are fewer than five instructions.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GroupKFold, cross_val_predict

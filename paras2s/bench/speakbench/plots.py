@@ -16,7 +16,7 @@ from paras2s.statistics.intervals import Share
 from paras2s.utils.io import write_text
 
 PUBLISHED = Path(__file__).with_name("published.yaml")
-# Plot: its title, and of each bar its label and where its share stands among a report's probes.
+# Plot: its title, and each bar's label and the keys of its share in a report's probes.
 PROBE_PLOTS: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
     "ties": (
         "P1: what breaks the tie where both contents count as good (TRACE, Fig. 3)",
@@ -50,7 +50,7 @@ class PublishedShares(BaseModel):
     def lines(self) -> list[str]:
         """Return the shares of each label in one line."""
         return [
-            f"printed in {self.figure} ({self.note}), {label}: {', '.join(f'{judge} {one:g} %' for judge, one in of.items())}"
+            f"printed in {self.figure} ({self.note}), {label}: {', '.join(f'{judge} {n:g} %' for judge, n in of.items())}"
             for label, of in self.shares.items()
         ]
 
@@ -68,9 +68,9 @@ def write_plots(folder: Path, reports: Mapping[str, Mapping[str, Any]], labels: 
     intervals = "dark lines: 95 % intervals, bootstrap over instructions; n: pairs counted"
     for name, (title, bars) in PROBE_PLOTS.items():
         drawn = [
-            Bar(judge, label, _share(report, path), place)
+            Bar(judge, label, _share(report, path), index)
             for judge, report in reports.items()
-            for place, (label, path) in enumerate(bars.items())
+            for index, (label, path) in enumerate(bars.items())
         ]
         lines = [about, intervals, *_published(first["suite"], name)]
         write_text(folder / f"{name}.svg", svg_of([Bars(drawn)], title, title, lines))
@@ -81,10 +81,10 @@ def write_plots(folder: Path, reports: Mapping[str, Mapping[str, Any]], labels: 
 
 
 def _share(report: Mapping[str, Any], path: tuple[str, ...]) -> Share:
-    found = report["probes"]
+    value = report["probes"]
     for key in path:
-        found = found[key]
-    return Share(**found)
+        value = value[key]
+    return Share(**value)
 
 
 def _published(suite: str, plot: str) -> Iterator[str]:
@@ -95,8 +95,8 @@ def _published(suite: str, plot: str) -> Iterator[str]:
 
 
 def _confusion(name: str, report: Mapping[str, Any]) -> Confusion:
-    found = report["confusion"]
-    n = f"n = {sum(map(sum, found['counts']))} of {found['n_asked']}"
-    precision, recall = found["weighted_precision"], found["weighted_recall"]
+    confusion = report["confusion"]
+    n = f"n = {sum(map(sum, confusion['counts']))} of {confusion['n_asked']}"
+    precision, recall = confusion["weighted_precision"], confusion["weighted_recall"]
     figures = n if precision is None else f"P {100 * precision:.1f}, R {100 * recall:.1f} %, {n}"
-    return Confusion((name, figures), tuple(found["labels"]), tuple(map(tuple, found["counts"])), ("people", "fused"))
+    return Confusion((name, figures), tuple(confusion["labels"]), tuple(map(tuple, confusion["counts"])), ("people", "fused"))

@@ -69,7 +69,7 @@ def _of_labels(suite: Suite, pairs: Sequence[SuitePair]) -> Report:
 
 
 def fused_labels(pairs: Sequence[SuitePair], verdicts: Mapping[int, VerdictRow], rule: FusionRule) -> list[Label | None]:
-    """Return the judge's overall label of each pair; None where it has no verdict."""
+    """Return the judge's overall label of each pair; None if it has no verdict."""
     rows = [verdicts.get(pair.index) for pair in pairs]
     return [rule.fuse(row.labels) if row is not None and row.labels is not None else None for row in rows]
 
@@ -86,7 +86,11 @@ def judge_report(
     resolved, right = content_controlled(guess, truth, rule, clusters)
     dimensions = {
         name: asdict(
-            accuracy([getattr(p.label, name) for p in pairs], [None if one is None else one[name] for one in guess], clusters)
+            accuracy(
+                [getattr(p.label, name) for p in pairs],
+                [None if labels is None else labels[name] for labels in guess],
+                clusters,
+            )
         )
         for name in DIMENSIONS
     }
@@ -96,7 +100,7 @@ def judge_report(
         **_of_labels(suite, pairs),
         "judge": sorted({f"{row.judge}/{row.version}/{row.prompt_hash}" for row in known if row.labels}),
         "rule": rule_name,
-        "n_scored": sum(one is not None for one in guess),
+        "n_scored": sum(label is not None for label in guess),
         "unscored": dict(Counter(row.unscored if row else "no verdict recorded" for row in rows if not row or row.unscored)),
         "dimensions": dimensions,
         "overall": {
@@ -120,7 +124,7 @@ def judge_report(
 
 
 def cost(rows: Sequence[VerdictRow]) -> Report:
-    """Return tokens, USD and hours of local measuring over verdicts with labels (TRACE, Table 13); None where one is unknown.
+    """Return tokens, USD and hours of local measuring over verdicts with labels (TRACE, Table 13); None if one is unknown.
 
     The hours are those of measuring now: none for clips whose measurements the cache had.
 
@@ -142,8 +146,8 @@ def comparison_report(
 ) -> Report:
     """Compare two judges on the pairs that both scored."""
     truth: list[Label] = [pair.label.overall for pair in pairs]
-    one, other = fused_labels(pairs, first, rule), fused_labels(pairs, second, rule)
-    return asdict(compare(truth, one, other, [pair.instruction_id for pair in pairs]))
+    labels, other = fused_labels(pairs, first, rule), fused_labels(pairs, second, rule)
+    return asdict(compare(truth, labels, other, [pair.instruction_id for pair in pairs]))
 
 
 # For a terminal.

@@ -93,7 +93,7 @@ class SuiteOptions:
         """Return the judge, in both orders where the options say so; without `calls` for an estimate.
 
         Raises:
-            ConfigError: no such judge, or one that labels no dimensions.
+            ConfigError: no such judge, or a judge that labels no dimensions.
         """
         both = True if self.both_orders else None
         judge = open_llm_judge(self.judge, self.overrides, both_orders=both, tone=self.tone, calls=calls)
@@ -131,7 +131,10 @@ class SuiteResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the reports and comparisons."""
-        return {"judges": self.judges, "comparisons": {" - ".join(names): one for names, one in self.comparisons.items()}}
+        return {
+            "judges": self.judges,
+            "comparisons": {" - ".join(names): comparison for names, comparison in self.comparisons.items()},
+        }
 
     def show(self, console: Console) -> None:
         """Print the note, the labels, each judge's report, and the comparisons."""
@@ -193,7 +196,7 @@ def _short(paths: Sequence[Path]) -> list[str]:
 def _judge_setups(
     options: SuiteOptions, pairs: Sequence[SuitePair], console: Console, quiet: bool
 ) -> tuple[dict[str, Path], str, BudgetError | None]:
-    """Files of verdicts by setup, or by path where there is one setup, up to the setup that a budget ended."""
+    """Return files of verdicts by setup, or by path if there is one setup, up to the setup that a budget ended."""
     named: dict[str, Path] = {}
     notes: list[str] = []
     for name, setup in options.setups().items():
@@ -241,13 +244,13 @@ def estimate(options: SuiteOptions, console: Console, quiet: bool) -> SuiteEstim
 
 
 def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_progress: Progress) -> tuple[Bill, int]:
-    """The most that judging can cost, and how many pairs cannot be judged, without a call; clips are measured and cached."""
+    """Return the most that judging can cost, and the number of pairs that cannot be judged; clips are measured and cached."""
     bill, unscored = Bill(), 0
     for start in range(0, len(pairs), CHUNK_PAIRS):
         read = [read_pair_audio(pair, root) for pair in pairs[start : start + CHUNK_PAIRS]]
-        requests = judge.pair_requests([one for one in read if isinstance(one, Pair)])
+        requests = judge.pair_requests([pair for pair in read if isinstance(pair, Pair)])
         bill += judge.client.estimate(requests)
-        unscored += len(read) - sum(isinstance(one, list) for one in requests)
+        unscored += len(read) - sum(isinstance(request, list) for request in requests)
         on_progress(min(start + CHUNK_PAIRS, len(pairs)), len(pairs))
     return bill, unscored
 
@@ -300,7 +303,7 @@ def judge_pairs_read(
         return zip(verdicts, map(sent, requests_of(read)), strict=True)
 
     judged = judge_readable([read_pair_audio(pair, root) for pair in pairs], with_prompts)
-    return [(one, ()) if isinstance(one, Unscored) else one for one in judged]
+    return [(result, ()) if isinstance(result, Unscored) else result for result in judged]
 
 
 def made_from(
@@ -327,5 +330,5 @@ def _without_verdict(path: Path, pairs: Sequence[SuitePair]) -> list[SuitePair]:
 
 def _require_new(path: Path, judge: LLMJudge) -> None:
     rows = load_verdicts(path).values() if path.is_file() else ()
-    there = [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in rows if row.labels]
-    require_new(path, there, [f"{judge.name}/{judge.version}/{judge.pair_prompt.hash}"])
+    existing = [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in rows if row.labels]
+    require_new(path, existing, [f"{judge.name}/{judge.version}/{judge.pair_prompt.hash}"])

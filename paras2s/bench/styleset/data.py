@@ -52,11 +52,11 @@ class FollowingItem(_Item):
     changes_within: bool
 
     def judge_inputs(self) -> dict[str, str]:
-        """The inputs of a judge's prompt beside the sound."""
+        """Return the inputs of a judge's prompt beside the sound."""
         return {"text": self.text, "style": self.style}
 
     def requests(self) -> tuple[str, str]:
-        """The user's turns: first the sentence alone, then its style. In one turn, models confuse the two."""
+        """Return the user's turns: first the sentence alone, then its style. In one turn, models confuse the two."""
         return (
             f"Please say the following sentence, word for word, and nothing else. {self.text}",
             f"Thank you. Now say that same sentence once more, in this way. {self.style}",
@@ -73,11 +73,11 @@ class RoleContext(_Item):
     first_line: str
 
     def judge_inputs(self) -> dict[str, str]:
-        """The inputs of a judge's prompt beside the sound: the context of role 1; that of role 2 differs in the roles alone."""
+        """Return the inputs of a judge's prompt beside the sound."""
         return {"context": self._opening(self.role_1, self.role_2) + f" The first line is: {self.first_line}"}
 
     def prompts(self) -> tuple[str, str]:
-        """The spoken prompts of the two roles; both end with the first line (StyleSet, A.2.1)."""
+        """Return the spoken prompts of the two roles; both end with the first line (StyleSet, A.2.1)."""
         return (
             f"{self._opening(self.role_1, self.role_2)} You speak first. Begin with the line that comes now, and say "
             f"nothing besides it. {self.first_line}",
@@ -93,7 +93,7 @@ ItemKind = TypeVar("ItemKind", FollowingItem, RoleContext)
 
 
 def load_following(path: Path | None = None) -> list[FollowingItem]:
-    """The shipped sentences, or a user's.
+    """Return the shipped sentences, or a user's.
 
     Raises:
         DataError: see `_load`.
@@ -102,7 +102,7 @@ def load_following(path: Path | None = None) -> list[FollowingItem]:
 
 
 def load_contexts(path: Path | None = None) -> list[RoleContext]:
-    """The shipped situations, or a user's.
+    """Return the shipped situations, or a user's.
 
     Raises:
         DataError: see `_load`.
@@ -111,10 +111,10 @@ def load_contexts(path: Path | None = None) -> list[RoleContext]:
 
 
 def _load(path: Path | None, shipped: str, kind: type[ItemKind]) -> list[ItemKind]:
-    """Items of a YAML list.
+    """Return the items of a YAML list.
 
     Raises:
-        DataError: missing, not YAML, no list, an item with a missing, unknown or wrong key, or an id that stands twice.
+        DataError: missing, not YAML, no list, an item with a missing, unknown or wrong key, or an id that occurs twice.
     """
     source = path or resources.files(__package__).joinpath(shipped)
     try:
@@ -129,10 +129,10 @@ def _load(path: Path | None, shipped: str, kind: type[ItemKind]) -> list[ItemKin
             items.append(kind.model_validate(row))
         except ValidationError as error:
             raise DataError(f"{source}: item {number}: {first_problem(error, 'item')}") from error
-    if twice := _first_twice([one.id for one in items]):
-        raise DataError(f"{source}: the id {twice!r} stands twice")
+    if twice := _first_twice([item.id for item in items]):
+        raise DataError(f"{source}: the id {twice!r} occurs twice")
     return items
 
 
 def _first_twice(names: Sequence[str]) -> str | None:
-    return next((name for place, name in enumerate(names) if name in names[:place]), None)
+    return next((name for index, name in enumerate(names) if name in names[:index]), None)

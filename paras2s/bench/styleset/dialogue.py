@@ -22,7 +22,7 @@ from paras2s.utils.cache import key_of
 
 # Of a joined dialogue (StyleSet, A.2.2): without silence, models of one voice would sound like a monologue.
 SILENCE_S, LONGEST_S = 2.0, 60.0
-# A minute in the paper holds at least so many; fewer are no dialogue.
+# A minute in the paper holds at least this many turns; fewer are no dialogue.
 FEWEST_TURNS = 3
 Progress = Callable[[int, int], None]
 
@@ -43,7 +43,7 @@ class DialogueModel(Protocol):
         """The size of a batch, or the number of an endpoint's slots."""
 
     def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
-        """One turn each, from its own dialogue and seed alone. A user's turn is sound without words.
+        """Return one turn each, from its own dialogue and seed alone. A user's turn is sound without words.
 
         Raises:
             BudgetError: the budget ended; a later run goes on from there.
@@ -95,7 +95,7 @@ class _OpenDialogue:
 def follow(
     model: DialogueModel, items: Sequence[FollowingItem], spoken: Mapping[str, Clip], seed: int, on_progress: Progress
 ) -> list[Dialogue]:
-    """Requests each sentence alone, then in its style; `spoken` has a clip of every request."""
+    """Request each sentence alone, then in its style; `spoken` has a clip of every request."""
     dialogues = [_OpenDialogue(item.id) for item in items]
     for number in range(2):
         for dialogue, item in zip(dialogues, items, strict=True):
@@ -113,7 +113,7 @@ def role_play(
     seed: int,
     on_progress: Progress,
 ) -> list[Dialogue]:
-    """Plays one model in both roles: each instance is prompted with its own role, and then gets the other one's turns.
+    """Play one model in both roles: each instance is prompted with its own role, and then gets the other's turns.
 
     The prompt of instance 2 ends with the first line, in the prompt's voice, as in the paper.
     """
@@ -139,20 +139,20 @@ def _take_turn(model: DialogueModel, dialogues: Sequence[_OpenDialogue], side: i
 
 
 def turn_seed(seed: int, name: str, number: int) -> int:
-    """The seed of one turn: it depends on the run's seed, the item and the turn, and on nothing else."""
+    """Return the seed of one turn: it depends on the run's seed, the item and the turn, and on nothing else."""
     return int(key_of([seed, name, number])[:8], 16)
 
 
 @dataclass(frozen=True)
 class Joined:
-    """Turns as one clip, and where each is in it: (start_s, stop_s), or None where it was cropped away."""
+    """Turns as one clip, and where each is in it: (start_s, stop_s), or None if it was cropped away."""
 
     clip: Clip
     places: tuple[tuple[float, float] | None, ...]
 
 
 def join(clips: Sequence[Clip], silence_s: float = SILENCE_S, longest_s: float = LONGEST_S) -> Joined:
-    """Clips one after the other, silence between, cropped; at the highest rate that any of them has."""
+    """Return the clips one after the other, silence between, cropped; at the highest rate of any."""
     rate_hz = max(clip.sample_rate_hz for clip in clips)
     quiet = np.zeros(round(silence_s * rate_hz), dtype=np.float32)
     pieces: list[np.ndarray] = []
@@ -170,12 +170,12 @@ def join(clips: Sequence[Clip], silence_s: float = SILENCE_S, longest_s: float =
 
 
 def crop(clip: Clip, longest_s: float = LONGEST_S) -> Clip:
-    """The first `longest_s` of a clip."""
+    """Return the first `longest_s` of a clip."""
     return Clip(clip.samples[: round(longest_s * clip.sample_rate_hz)], clip.sample_rate_hz)
 
 
 class TurnRow(BaseModel):
-    """A turn as it is written beside the audio; `start_s` and `stop_s` are None where the crop left nothing of it."""
+    """A turn as it is written beside the audio; `start_s` and `stop_s` are None if the crop left nothing of it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -215,11 +215,11 @@ class Output(BaseModel):
     @property
     def turns_in_clip(self) -> int:
         """The number of turns that the judged clip holds."""
-        return sum(one.start_s is not None for one in self.turns)
+        return sum(turn.start_s is not None for turn in self.turns)
 
 
 def output_of(item: FollowingItem | RoleContext, system: str, key: str, dialogue: Dialogue) -> tuple[Output, Clip | None]:
-    """The output of a dialogue and its clip: the last answer to a style instruction, a minute of a role-play."""
+    """Return the output of a dialogue and its clip: the last answer to a style instruction, a minute of a role-play."""
     turns = dialogue.turns
     clip: Clip | None = None
     places: tuple[tuple[float, float] | None, ...] = (None,) * len(turns)
@@ -227,7 +227,7 @@ def output_of(item: FollowingItem | RoleContext, system: str, key: str, dialogue
         enough = len(turns) >= FEWEST_TURNS
         why = f"{len(turns)} turns are no dialogue, at least {FEWEST_TURNS} are"
         if enough:
-            joined = join([one.clip for one in turns])
+            joined = join([turn.clip for turn in turns])
             clip, places = joined.clip, joined.places
     else:
         enough = len(turns) == 2
@@ -237,15 +237,15 @@ def output_of(item: FollowingItem | RoleContext, system: str, key: str, dialogue
             places = (None, (0.0, clip.duration_s))
     rows = tuple(
         TurnRow(
-            speaker=one.speaker,
-            text=one.text,
-            duration_s=one.clip.duration_s,
-            start_s=place[0] if place else None,
-            stop_s=place[1] if place else None,
-            left_out=one.left_out,
-            cut=one.cut,
+            speaker=turn.speaker,
+            text=turn.text,
+            duration_s=turn.clip.duration_s,
+            start_s=span[0] if span else None,
+            stop_s=span[1] if span else None,
+            left_out=turn.left_out,
+            cut=turn.cut,
         )
-        for one, place in zip(turns, places, strict=True)
+        for turn, span in zip(turns, places, strict=True)
     )
     reason = None if enough else f"{why} ({dialogue.ended})" if dialogue.ended else why
     output = Output(

@@ -17,19 +17,19 @@ from paras2s.reward.judges.base import MAX_CLIP_S
 
 @dataclass(frozen=True)
 class Replies:
-    """Spoken replies of endpoints; `at_most_usd` is None where a price is not known."""
+    """Spoken replies of endpoints; `at_most_usd` is None if a price is unknown."""
 
     calls: int = 0
     at_most_usd: float | None = 0.0
 
     def __add__(self, other: Replies) -> Replies:
-        """Returns the sum."""
+        """Return the sum."""
         known = None not in (self.at_most_usd, other.at_most_usd)
         return Replies(self.calls + other.calls, (self.at_most_usd or 0) + (other.at_most_usd or 0) if known else None)
 
 
 def replies_at_most(spec: str, items: Sequence[FollowingItem | RoleContext], turns: int) -> Replies:
-    """The replies of a system to items whose outputs are still to be made; none of a checkpoint, which calls nobody.
+    """Return a system's replies to items whose outputs are still to be made; none of a checkpoint, which makes no call.
 
     Replies that an earlier run paid for before it was stopped count again.
     """
@@ -39,14 +39,14 @@ def replies_at_most(spec: str, items: Sequence[FollowingItem | RoleContext], tur
     price = load_prices(config.prices).models.get(config.model)
     per_s = price.audio_out_tokens_per_s if price else None
     longest_s = MAX_TOKENS / per_s if per_s else LONG_ANSWER_S
-    inputs_s = [one for item in items for one in _inputs_s(item, turns, min(longest_s, MAX_CLIP_S))]
+    inputs_s = [input_s for item in items for input_s in _inputs_s(item, turns, min(longest_s, MAX_CLIP_S))]
     each = [None if price is None else chat_usd(price, input_s, longest_s) for input_s in inputs_s]
-    known = [one for one in each if one is not None]
+    known = [usd for usd in each if usd is not None]
     return Replies(len(each), sum(known) if len(known) == len(each) else None)
 
 
 def _inputs_s(item: FollowingItem | RoleContext, turns: int, longest_s: float) -> list[float]:
-    """The seconds of sound in the request of each turn: an instance's prompt, and all turns of the other one so far."""
+    """Return the seconds of sound in each turn's request: an instance's prompt, and all turns of the other so far."""
     if isinstance(item, RoleContext):
         prompts_s = [_spoken_s(text) for text in item.prompts()]
         return [prompts_s[number % 2] + number // 2 * longest_s for number in range(turns)]

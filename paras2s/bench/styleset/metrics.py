@@ -1,7 +1,7 @@
 """Rows of scores, and the figures made of them: StyleSet's Tables 1 and 2, means by style element, a sweep of temperatures.
 
 A score of an item is a judge's mean over its votes, or the mean over people. Spreads in Table 1 are sample standard deviations
-(n - 1) of these scores over items. What has no score is counted beside a mean, and never part of it.
+(n - 1) of these scores over items. Unscored items are counted beside a mean, and never part of it.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def load_human(path: Path) -> list[HumanRow]:
 
 def _once(seen: set[tuple[str, ...]], names: tuple[str, ...], where: str) -> None:
     if names in seen:
-        raise DataError(f"{where}: {', '.join(names)} stands more than once")
+        raise DataError(f"{where}: {', '.join(names)} occurs more than once")
     seen.add(names)
 
 
@@ -204,7 +204,7 @@ class Cell:
 
 
 def cell_of(scores: Sequence[float | None]) -> Cell:
-    """Return the cell of items' scores, None where an item has none."""
+    """Return the cell of items' scores, None if an item has none."""
     known = [score for score in scores if score is not None]
     return Cell(fmean(known) if known else None, stdev(known) if len(known) > 1 else None, len(known), len(scores))
 
@@ -222,7 +222,7 @@ class PairR:
 
 @dataclass(frozen=True)
 class MeanR:
-    """The mean of the `n_known` of `n_pairs` correlations that are defined; None where none is."""
+    """The mean of the `n_known` of `n_pairs` correlations that are defined; None if none is."""
 
     r: float | None
     n_known: int
@@ -231,15 +231,15 @@ class MeanR:
 
 def pearson(first: tuple[str, Mapping[Key, float]], second: tuple[str, Mapping[Key, float]]) -> PairR:
     """Return Pearson's r of two raters, each a name and its scores."""
-    (one, mine), (other, theirs) = first, second
+    (rater, mine), (other, theirs) = first, second
     common = [key for key in mine if key in theirs]
     sides = [[scores[key] for key in common] for scores in (mine, theirs)]
     if len(common) < FEWEST_COMMON:
-        return PairR(one, other, len(common), None, f"{len(common)} outputs in common, at least {FEWEST_COMMON} are needed")
-    for name, values in zip((one, other), sides, strict=True):
+        return PairR(rater, other, len(common), None, f"{len(common)} outputs in common, at least {FEWEST_COMMON} are needed")
+    for name, values in zip((rater, other), sides, strict=True):
         if max(values) - min(values) < FLAT:
-            return PairR(one, other, len(common), None, f"all scores of {name} are the same")
-    return PairR(one, other, len(common), correlation(*sides), None)
+            return PairR(rater, other, len(common), None, f"all scores of {name} are the same")
+    return PairR(rater, other, len(common), correlation(*sides), None)
 
 
 def mean_r(pairs: Sequence[PairR]) -> MeanR:
@@ -259,7 +259,7 @@ def table_1(rows: Sequence[StyleRow], ratings: Sequence[HumanRow]) -> dict[str, 
 def table_1_scores(
     rows: Sequence[StyleRow], ratings: Sequence[HumanRow]
 ) -> dict[str, dict[str, dict[str, list[float | None]]]]:
-    """Return the items' scores behind each cell of Table 1, None where an item has none."""
+    """Return the items' scores behind each cell of Table 1, None if an item has none."""
     given: dict[tuple[str, str], dict[str, dict[str, float | None]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         given[row.task, row.system][row.label][row.item] = row.score
@@ -280,28 +280,29 @@ def table_1_scores(
 
 def _mean_ratings(ratings: Sequence[HumanRow]) -> dict[tuple[str, str, str], float]:
     given: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for one in ratings:
-        given[one.task, one.system, one.item].append(one.score)
+    for rating in ratings:
+        given[rating.task, rating.system, rating.item].append(rating.score)
     return {key: fmean(scores) for key, scores in given.items()}
 
 
 def table_2(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Table 2 by task: r of every two raters over (system, item), and the averages; systems in `left_out` do not count."""
+    """Return Table 2 by task: r of every two raters over (system, item), and the averages; without systems in `left_out`."""
     judges: dict[str, dict[str, dict[Key, float]]] = defaultdict(lambda: defaultdict(dict))
     people: dict[str, dict[str, dict[Key, float]]] = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         if row.score is not None and row.system not in left_out:
             judges[row.task][row.label][row.system, row.item] = row.score
-    for one in ratings:
-        if one.system not in left_out:
-            people[one.task][one.rater][one.system, one.item] = one.score
+    for rating in ratings:
+        if rating.system not in left_out:
+            people[rating.task][rating.rater][rating.system, rating.item] = rating.score
     of_label = {row.label: row.judge for row in rows}
     tables = {}
     for task in TITLES:
         if task in judges or task in people:
             humans = [pearson(*two) for two in combinations(people[task].items(), 2)]
             mixed = {
-                name: [pearson((name, scores), one) for one in people[task].items()] for name, scores in judges[task].items()
+                name: [pearson((name, scores), rater) for rater in people[task].items()]
+                for name, scores in judges[task].items()
             }
             machines = [pearson(*two) for two in combinations(judges[task].items(), 2)]
             # One judge at two temperatures is no two judges.
@@ -310,7 +311,7 @@ def table_2(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Seq
                 "human_human": asdict(mean_r(humans)),
                 "judge_judge": asdict(mean_r(two_judges)),
                 "judge_human": {name: asdict(mean_r(pairs)) for name, pairs in mixed.items()},
-                "pairs": [asdict(pair) for pair in (*humans, *(one for pairs in mixed.values() for one in pairs), *machines)],
+                "pairs": [asdict(pair) for pair in (*humans, *(pair for pairs in mixed.values() for pair in pairs), *machines)],
             }
     return tables
 
@@ -318,7 +319,7 @@ def table_2(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Seq
 def element_means(
     rows: Sequence[StyleRow], ratings: Sequence[HumanRow], items: Sequence[FollowingItem]
 ) -> dict[str, dict[str, dict[str, Cell]]]:
-    """Means by system, judge and style element: over the sentences whose style asks for it, or changes within the sentence."""
+    """Return means by system, judge and style element, over sentences whose style asks for it or changes within."""
     scores: dict[tuple[str, str], dict[str, float | None]] = defaultdict(dict)
     for row in rows:
         if row.task == "style_following":

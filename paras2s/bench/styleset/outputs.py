@@ -59,7 +59,7 @@ class OutputSettings:
 
 @dataclass(frozen=True)
 class Made:
-    """One output, its item, and the file to judge (None where there is nothing)."""
+    """One output, its item, and the file to judge (None if there is nothing)."""
 
     item: Item
     output: Output
@@ -67,13 +67,13 @@ class Made:
 
 
 def judged_clip(item: Item, path: Path) -> Clip:
-    """The clip that a judge gets: of a role-play the first minute."""
+    """Return the clip that a judge gets: of a role-play the first minute."""
     clip = read_clip(path, max_duration_s=MAX_CLIP_S)
     return crop(clip) if isinstance(item, RoleContext) else clip
 
 
 def make_outputs(settings: OutputSettings, name: str, console: Console, quiet: bool) -> dict[Task, list[Made]]:
-    """Makes one system's outputs of every task; outputs that an earlier run finished are read.
+    """Make one system's outputs of every task; outputs that an earlier run finished are read.
 
     Raises:
         ConfigError: an earlier run had other settings. BudgetError: the budget ended; paid answers stay in the cache.
@@ -88,13 +88,13 @@ def make_outputs(settings: OutputSettings, name: str, console: Console, quiet: b
         missing = [item for item in items if made[item.id] is None]
         if missing:
             speaker = speaker or open_speaker(spec, settings.cache_dir, settings.longest_answer_s)
-            made |= {one.item.id: one for one in _make(settings, name, speaker, task, missing, key, (console, quiet))}
-        outputs[task] = [one for one in made.values() if one is not None]
+            made |= {entry.item.id: entry for entry in _make(settings, name, speaker, task, missing, key, (console, quiet))}
+        outputs[task] = [output for output in made.values() if output is not None]
     return outputs
 
 
 def output_key(settings: OutputSettings, name: str) -> Callable[[Item], str]:
-    """Gives the key of each output of a system: it changes with all that shapes the output."""
+    """Return the function that gives each output of a system its key, which changes with all that shapes the output."""
     system = fingerprint(settings.systems[name])
 
     def key(item: Item) -> str:
@@ -106,7 +106,7 @@ def output_key(settings: OutputSettings, name: str) -> Callable[[Item], str]:
 
 
 def _texts(item: Item) -> tuple[str, str]:
-    """The user's turns."""
+    """Return the user's turns."""
     return item.prompts() if isinstance(item, RoleContext) else item.requests()
 
 
@@ -165,7 +165,7 @@ def _save(settings: OutputSettings, name: str, item: Item, key: str, dialogue: D
 def load_made(
     settings: OutputSettings, name: str, item: Item, key: Callable[[Item], str], console: Console | None = None
 ) -> Made | None:
-    """The output of an earlier run; None where it left nothing that can be judged, so that it is made again.
+    """Return the output of an earlier run; None if nothing judgeable is left of it, so that it is made again.
 
     A broken clip is named on the console.
 
@@ -195,7 +195,7 @@ def load_made(
 
 
 def finished_clips(folder: Path, name: str, items: Sequence[Item]) -> list[Made]:
-    """Reads clips that another program made, ID.wav; one that is missing or broken is a reason.
+    """Read clips that another program made, ID.wav; a missing or broken clip is a reason.
 
     Raises:
         ConfigError: none is there.
@@ -214,13 +214,13 @@ def finished_clips(folder: Path, name: str, items: Sequence[Item]) -> list[Made]
             item=item.id, system=name, task=task, key="", unscored=why or None, ended=None, duration_s=length_s, turns=()
         )
         made.append(Made(item, output, path))
-    if all(one.path is None for one in made):
+    if all(output.path is None for output in made):
         raise ConfigError(f"{folder}: holds no clip that can be judged; expected files such as {items[0].id}.wav")
     return made
 
 
 def speak_prompts(texts: Sequence[str], cache: Path, on_progress: Progress) -> dict[str, Clip]:
-    """The user's turns in Piper's voice, each spoken once and cached by its text."""
+    """Return the user's turns in Piper's voice, each spoken once and cached by its text."""
     folder = cache / "spoken" / SPEECH_VERSION.replace("/", "-")
     paths = {text: folder / f"{key_of(text)}.wav" for text in texts}
     missing = [text for text, path in paths.items() if not path.is_file()]
@@ -233,23 +233,23 @@ def speak_prompts(texts: Sequence[str], cache: Path, on_progress: Progress) -> d
 
 
 def describe_outputs(made: Mapping[Task, Sequence[Made]]) -> dict[str, dict[str, Any]]:
-    """Counts about a system's outputs, beside their scores; a folder of clips has no turns.
+    """Count facts about a system's outputs, beside their scores; a folder of clips has no turns.
 
     `short_minutes`: role-plays whose judged minute holds fewer turns than the paper's do. `shown_in_part`: turns that were
     answered without the full dialogue. `cut`: turns at their longest length.
     """
     described: dict[str, dict[str, Any]] = {}
     for task, ones in made.items():
-        outputs = [one.output for one in ones]
-        turns = [turn for one in outputs for turn in one.turns]
-        judged = [one for one in outputs if one.unscored is None]
+        outputs = [entry.output for entry in ones]
+        turns = [turn for output in outputs for turn in output.turns]
+        judged = [output for output in outputs if output.unscored is None]
         described[task] = {
             "outputs": len(outputs),
             "to_judge": len(judged),
-            "ended_early": sum(one.ended is not None for one in outputs),
-            "turns": round(fmean(len(one.turns) for one in outputs), 2) if turns else None,
+            "ended_early": sum(output.ended is not None for output in outputs),
+            "turns": round(fmean(len(output.turns) for output in outputs), 2) if turns else None,
             "short_minutes": sum(
-                bool(one.turns) and task == "role_play" and one.turns_in_clip < FEWEST_TURNS for one in judged
+                bool(output.turns) and task == "role_play" and output.turns_in_clip < FEWEST_TURNS for output in judged
             ),
             "shown_in_part": sum(turn.left_out > 0 for turn in turns),
             "cut": sum(turn.cut for turn in turns),

@@ -24,7 +24,7 @@ RECORDED = "Recorded verdicts: the clip is where it was judged."
 
 
 def mean_interval(scores: Sequence[float], low: float, high: float) -> tuple[float, float] | None:
-    """The 95 % interval of the mean of items' scores on a scale from low to high, by Student's t; None where it has none.
+    """Return Student's 95 % interval of the mean of items' scores on a scale from low to high; None if undefined.
 
     Shares of 0 and 1 have Wilson's. Scores of a longer scale that are all alike say nothing of their spread.
     """
@@ -55,7 +55,7 @@ def write_page(
     path: Path, rows: Sequence[StyleRow], ratings: Sequence[HumanRow], made: Mapping[str, Mapping[Task, Sequence[Made]]],
     stopped: str | None,
 ) -> None:  # fmt: skip
-    """Writes the page.
+    """Write the page.
 
     Raises:
         StorageError: the disk refused.
@@ -76,11 +76,11 @@ def write_page(
 
 def _rows(task: str, system: str, judges: Mapping[str, Sequence[float | None]]) -> list[tuple[str, ...]]:
     low, *_, high = SCALES[find_task(task).kind]
-    found: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for judge, scores in judges.items():
         known = [score for score in scores if score is not None]
         interval = mean_interval(known, low, high)
-        found.append(
+        rows.append(
             (
                 system,
                 judge,
@@ -89,7 +89,7 @@ def _rows(task: str, system: str, judges: Mapping[str, Sequence[float | None]]) 
                 f"{len(known)} of {len(scores)}",
             )
         )
-    return found
+    return rows
 
 
 def _outputs(task: str, rows: Sequence[StyleRow], made: Mapping[str, Mapping[Task, Sequence[Made]]]) -> list[PageOutput]:
@@ -98,34 +98,34 @@ def _outputs(task: str, rows: Sequence[StyleRow], made: Mapping[str, Mapping[Tas
         if row.task == task:
             verdicts[row.system, row.item].append(row)
     known = {
-        (system, one.item.id): one
+        (system, entry.item.id): entry
         for system, tasks in made.items()
         for kind, ones in tasks.items()
         if task in VERDICT_TASKS[kind]
-        for one in ones
+        for entry in ones
     }
     played: dict[str, int] = defaultdict(int)
-    found = []
+    outputs = []
     for (system, item), given in verdicts.items():
-        one = known.get((system, item))
+        entry = known.get((system, item))
         inputs: tuple[str, ...] = ()
         player, where = None, RECORDED
-        if one is not None:
-            inputs = tuple(one.item.judge_inputs().values())
-            player, where = _player(task, one, played[system])
+        if entry is not None:
+            inputs = tuple(entry.item.judge_inputs().values())
+            player, where = _player(task, entry, played[system])
             played[system] += 1
-        found.append(PageOutput(item, system, inputs, player, where, tuple(given)))
-    return found
+        outputs.append(PageOutput(item, system, inputs, player, where, tuple(given)))
+    return outputs
 
 
-def _player(task: str, one: Made, played: int) -> tuple[Player | None, str]:
-    """The clip as it was judged, or where its file is."""
-    if one.path is None:
-        return Player(None, one.output.unscored or "nothing to judge"), ""
-    # Realism is judged of the same clip, which stands above with its style.
+def _player(task: str, made: Made, played: int) -> tuple[Player | None, str]:
+    """Return the clip as it was judged, or where its file is."""
+    if made.path is None:
+        return Player(None, made.output.unscored or "nothing to judge"), ""
+    # Realism is judged of the same clip, which is above with its style.
     if task == "role_play_realism" or (task == "role_play_style" and played >= PLAYED_ROLE_PLAYS):
-        return None, f"To be heard in {one.path}"
+        return None, f"To be heard in {made.path}"
     try:
-        return player_of(judged_clip(one.item, one.path)), ""
+        return player_of(judged_clip(made.item, made.path)), ""
     except AudioError as error:
         return Player(None, str(error)), ""

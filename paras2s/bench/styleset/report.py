@@ -42,7 +42,7 @@ def build_report(
     stopped: str | None = None,
 ) -> dict[str, Any]:
     """Return the full report as JSON values; `made` describes the systems' outputs, `stopped` says why not all was judged."""
-    rated = {(one.task, one.system, one.item) for one in ratings}
+    rated = {(rating.task, rating.system, rating.item) for rating in ratings}
     judged = {(row.task, row.system, row.item) for row in rows}
     return {
         "sd": SD_TEXT,
@@ -60,7 +60,7 @@ def build_report(
 
 
 def _plain(value: Any) -> Any:
-    return asdict(value) if isinstance(value, Cell) else {key: _plain(one) for key, one in value.items()}
+    return asdict(value) if isinstance(value, Cell) else {key: _plain(entry) for key, entry in value.items()}
 
 
 def markdown(report: Mapping[str, Any]) -> str:
@@ -97,17 +97,17 @@ def tables_of(report: Mapping[str, Any]) -> Iterator[Table]:
 
 
 def _agreement(tables: Mapping[str, Any], not_correlated: Sequence[str]) -> Iterator[Table]:
-    averages = {"human - human": [one["human_human"] for one in tables.values()]}
-    for judge in dict.fromkeys(name for one in tables.values() for name in one["judge_human"]):
-        averages[f"human - {judge}"] = [one["judge_human"].get(judge) for one in tables.values()]
-    averages["judge - judge"] = [one["judge_judge"] for one in tables.values()]
+    averages = {"human - human": [table["human_human"] for table in tables.values()]}
+    for judge in dict.fromkeys(name for table in tables.values() for name in table["judge_human"]):
+        averages[f"human - {judge}"] = [table["judge_human"].get(judge) for table in tables.values()]
+    averages["judge - judge"] = [table["judge_judge"] for table in tables.values()]
     rows = [(name, *map(_average, row)) for name, row in averages.items()]
     notes = [f"Not among the outputs correlated: {', '.join(not_correlated)}."] if not_correlated else []
     shown = [row for row in rows if any(row[1:])]
     yield Table(("", *(TITLES[task] for task in tables)), shown, "Pearson's r between raters", notes)
     pairs = []
-    for task, one in tables.items():
-        for pair in one["pairs"]:
+    for task, table in tables.items():
+        for pair in table["pairs"]:
             r = number_text(pair["r"], 3, none="none") + (f" ({pair['why_none']})" if pair["why_none"] else "")
             pairs.append((task, f"{pair['first']} - {pair['second']}", r, pair["n"]))
     yield Table(("task", "raters", "r", "n"), pairs)

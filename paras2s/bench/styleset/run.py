@@ -134,7 +134,7 @@ def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> Sty
     ratings = load_human(options.human) if options.human else []
     rows = load_rows(options.verdicts) if options.verdicts else []
     tasks = {name for task in settings.items for name in VERDICT_TASKS[task]}
-    rows, ratings = [row for row in rows if row.task in tasks], [one for one in ratings if one.task in tasks]
+    rows, ratings = [row for row in rows if row.task in tasks], [rating for rating in ratings if rating.task in tasks]
     _check_recorded(options, rows)
     outputs: dict[str, Any] = {}
     made: dict[str, dict[Task, list[Made]]] = {}
@@ -166,10 +166,10 @@ def _temperatures(text: str | None) -> list[float]:
     if text is None:
         return []
     try:
-        values = [float(one) for one in text.split(",")]
+        values = [float(value) for value in text.split(",")]
     except ValueError as error:
         raise ConfigError(f"--temperatures {text}: expected numbers with commas between, such as 0.5,1.0,1.5") from error
-    if not all(0 <= one <= 2 for one in values) or len(set(values)) < len(values):
+    if not all(0 <= value <= 2 for value in values) or len(set(values)) < len(values):
         raise ConfigError(f"--temperatures {text}: expected different numbers from 0 to 2")
     return values
 
@@ -204,23 +204,23 @@ def open_judges(
     Raises:
         ConfigError: a judge's config is wrong, or two judges cannot be told apart.
     """
-    wanted = [name for task in tasks for name in VERDICT_TASKS[task]]
+    names = [name for task in tasks for name in VERDICT_TASKS[task]]
     opened: list[tuple[str, float | None, list[AudioJudge]]] = []
     own: list[float | None] = [None]
     for spec in specs:
         for temperature in temperatures or own:
             changed = {} if temperature is None else {"llm.temperature": temperature}
-            judges = open_audio_judges(spec, overrides | changed, tasks=wanted, voice=signal_voice(), calls=calls)
+            judges = open_audio_judges(spec, overrides | changed, tasks=names, voice=signal_voice(), calls=calls)
             opened.append((spec, temperature, judges))
     # Two configs of one model are told apart by their names.
     models = {(judges[0].name, spec) for spec, _, judges in opened}
     shared = {name for name, _ in models if sum(name == other for other, _ in models) > 1}
     made = [
-        OpenJudge(f"{one.name} ({Path(spec).stem})" if one.name in shared else one.name, temperature, one)
+        OpenJudge(f"{judge.name} ({Path(spec).stem})" if judge.name in shared else judge.name, temperature, judge)
         for spec, temperature, judges in opened
-        for one in judges
+        for judge in judges
     ]
-    labels = [(one.name, one.temperature, one.judge.task.name) for one in made]
+    labels = [(entry.name, entry.temperature, entry.judge.task.name) for entry in made]
     if len(set(labels)) < len(labels):
         raise ConfigError("--judge: two of one model and one file name, or a temperature twice; they could not be told apart")
     return made
@@ -237,25 +237,27 @@ def judge_outputs(
     Raises:
         StorageError: the file holds verdicts of one of these judges with other settings.
     """
-    there = {row.key: row for row in load_rows([path])} if path.is_file() else {}
-    own = [(one.label, one.judge.task.name, one.judge.version) for one in judges]
-    labels = {one[:2] for one in own}
-    recorded = [(row.label, row.task, row.version) for row in there.values() if row.unscored is None]
-    require_new(path, ("/".join(one) for one in recorded if one[:2] in labels), map("/".join, own))
-    file = VerdictFile(path, dict(there), lambda row: row.key, _has_verdict, lambda row: row.model_dump(mode="json"))
+    existing = {row.key: row for row in load_rows([path])} if path.is_file() else {}
+    own = [(opened.label, opened.judge.task.name, opened.judge.version) for opened in judges]
+    labels = {key[:2] for key in own}
+    recorded = [(row.label, row.task, row.version) for row in existing.values() if row.unscored is None]
+    require_new(path, ("/".join(key) for key in recorded if key[:2] in labels), map("/".join, own))
+    file = VerdictFile(path, dict(existing), lambda row: row.key, _has_verdict, lambda row: row.model_dump(mode="json"))
     rows: list[StyleRow] = []
     stopped: BudgetError | None = None
     for opened in judges:
         for name, outputs in systems.items():
-            made = [one for kind, ones in outputs.items() if opened.judge.task.name in VERDICT_TASKS[kind] for one in ones]
+            made = [
+                output for kind, ones in outputs.items() if opened.judge.task.name in VERDICT_TASKS[kind] for output in ones
+            ]
             with progress_bar(console, f"{name}: {opened.judge.task.name}, {opened.label}", len(made), quiet) as bar:
                 if stopped is None:
                     judge_chunk = functools.partial(_judge_chunk, opened, name, path.parent)
-                    stopped = file.judge([one for one in made if one.path], CHUNK_OUTPUTS, judge_chunk, bar.at)
-            missing = [_without_verdict(opened, name, one) for one in made]
-            rows += [file.rows.get(row.key, row) if one.path else row for one, row in zip(made, missing, strict=True)]
+                    stopped = file.judge([output for output in made if output.path], CHUNK_OUTPUTS, judge_chunk, bar.at)
+            missing = [_without_verdict(opened, name, output) for output in made]
+            rows += [file.rows.get(row.key, row) if output.path else row for output, row in zip(made, missing, strict=True)]
     # In the order of the recorded verdicts, then of the outputs.
-    save_rows(path, (there | {row.key: row for row in rows}).values())
+    save_rows(path, (existing | {row.key: row for row in rows}).values())
     return rows, stopped
 
 
@@ -267,22 +269,22 @@ def _judge_chunk(
     opened: OpenJudge, system: str, folder: Path, chunk: Sequence[Made], at: Progress
 ) -> list[StyleRow | BudgetError]:
     """Return a row for each output, with its clip's path from `folder`."""
-    paths = [one.path for one in chunk if one.path]
-    exchanges = [_exchange(one.item, path) for one, path in zip(chunk, paths, strict=True)]
+    paths = [made.path for made in chunk if made.path]
+    exchanges = [_exchange(made.item, path) for made, path in zip(chunk, paths, strict=True)]
     verdicts = opened.judge.score_batch(exchanges)
     prompts = [sent(request) for request in opened.judge.requests(exchanges)]
     return [
         verdict
         if isinstance(verdict, BudgetError)
-        else opened.row(system, one, verdict, MadeFrom(clips=clip_names({"answer": path}, folder), prompts=texts))
-        for one, path, verdict, texts in zip(chunk, paths, verdicts, prompts, strict=True)
+        else opened.row(system, made, verdict, MadeFrom(clips=clip_names({"answer": path}, folder), prompts=texts))
+        for made, path, verdict, texts in zip(chunk, paths, verdicts, prompts, strict=True)
     ]
 
 
-def _without_verdict(opened: OpenJudge, system: str, one: Made) -> StyleRow:
+def _without_verdict(opened: OpenJudge, system: str, made: Made) -> StyleRow:
     """Return the row of an output that has no clip, or that the budget did not reach."""
-    reason = NOT_REACHED if one.path else one.output.unscored or "nothing to judge"
-    return opened.row(system, one, Unscored(opened.name, reason))
+    reason = NOT_REACHED if made.path else made.output.unscored or "nothing to judge"
+    return opened.row(system, made, Unscored(opened.name, reason))
 
 
 def _exchange(item: Item, path: Path) -> Exchange:
@@ -316,26 +318,26 @@ def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
             if is_finished(spec):
                 made = finished_clips(Path(spec), name, items)
             else:
-                made = [load_made(settings, name, one, key) for one in items]
-                new_items = [item for item, one in zip(items, made, strict=True) if one is None]
+                made = [load_made(settings, name, item, key) for item in items]
+                new_items = [item for item, output in zip(items, made, strict=True) if output is None]
                 replies += replies_at_most(spec, new_items, settings.turns)
-            there = [one for one in made if one is not None]
-            new = len(items) - len(there)
+            existing = [output for output in made if output is not None]
+            new = len(items) - len(existing)
             systems[name][task] = {
                 "items": len(items),
-                "kept": len(there),
+                "kept": len(existing),
                 "replies_at_most": new * (settings.turns if task == "role_play" else 2),
             }
-            for item, one in zip(items, made, strict=True):
-                if one is None:
+            for item, output in zip(items, made, strict=True):
+                if output is None:
                     clips[task].append(Exchange(Utterance(), longest[task], task_inputs=item.judge_inputs()))
-                elif one.path:
-                    clips[task].append(_exchange(item, one.path))
+                elif output.path:
+                    clips[task].append(_exchange(item, output.path))
     priced: list[dict[str, Any]] = []
     total = Bill()
     for opened in judges:
         judge, verdict_task = opened.judge, opened.judge.task.name
-        exchanges = [one for task, of_task in clips.items() if verdict_task in VERDICT_TASKS[task] for one in of_task]
+        exchanges = [exchange for task, of_task in clips.items() if verdict_task in VERDICT_TASKS[task] for exchange in of_task]
         bill = judge.client.estimate(judge.requests(exchanges))
         total += bill
         priced.append({"judge": opened.label, "task": verdict_task, **asdict(bill)})

@@ -41,28 +41,28 @@ class PolicyDialogue:
         self._transcripts: dict[str, str] = {}
 
     def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
-        """Samples with the native engine; a policy that reads words beside the sound gets the ASR transcript."""
+        """Sample with the native engine; a policy that reads words beside the sound gets the ASR transcript."""
         from paras2s.policy.types import Sampling
 
-        prompted: list[Reply | tuple[Prompt, int]] = [self._prompt(one) for one in self._with_words(dialogues)]
-        places = [place for place, one in enumerate(prompted) if not isinstance(one, Reply)]
-        prompts = [one for one in prompted if not isinstance(one, Reply)]
+        prompted: list[Reply | tuple[Prompt, int]] = [self._prompt(turns) for turns in self._with_words(dialogues)]
+        places = [index for index, prompt in enumerate(prompted) if not isinstance(prompt, Reply)]
+        prompts = [prompt for prompt in prompted if not isinstance(prompt, Reply)]
         sampling = Sampling(TEMPERATURE, TEMPERATURE, self._steps)
-        names = [str(place) for place in places]
-        every = [[seeds[place]] for place in places]
+        names = [str(index) for index in places]
+        every = [[seeds[index]] for index in places]
         # An engine refuses to sample from no prompt at all.
         request = SampleRequest([prompt for prompt, _ in prompts], every, sampling) if prompts else None
         rollouts = [] if request is None else self._engine.generate(names, request)
-        replies = [one if isinstance(one, Reply) else Reply() for one in prompted]
-        for place, (_, left_out), rollout in zip(places, prompts, rollouts, strict=True):
+        replies = [reply if isinstance(reply, Reply) else Reply() for reply in prompted]
+        for index, (_, left_out), rollout in zip(places, prompts, rollouts, strict=True):
             text, wave, cut = rollout.texts[0], rollout.waves[0], rollout.finish_reason[0] == "length"
             clip = Clip(wave, rollout.sample_rate_hz) if len(wave) else None
             failed = None if len(wave) else "the policy ended its answer before it began"
-            replies[place] = Reply(text, clip, failed, left_out, cut)
+            replies[index] = Reply(text, clip, failed, left_out, cut)
         return replies
 
     def _prompt(self, turns: Sequence[Turn]) -> Reply | tuple[Prompt, int]:
-        """A prompt of as many turns as the policy takes, and how many it lacks; a failed reply where it takes none."""
+        """Return a prompt of as many turns as the policy takes, and the number left out; a failed reply if it takes none."""
         from paras2s.rollout.engine import check_lengths
 
         why = ""
@@ -80,8 +80,8 @@ class PolicyDialogue:
         from paras2s.audio.asr import transcribe
 
         rate_hz = self._policy.spec.input_rate_hz
-        keys = {id(turn): turn.clip.digest for one in dialogues for turn in one if turn.role == "user" and turn.clip}
-        clips = {keys[id(turn)]: turn.clip for one in dialogues for turn in one if id(turn) in keys and turn.clip}
+        keys = {id(turn): turn.clip.digest for turns in dialogues for turn in turns if turn.role == "user" and turn.clip}
+        clips = {keys[id(turn)]: turn.clip for turns in dialogues for turn in turns if id(turn) in keys and turn.clip}
         # Each alone: clips that share a window change what is heard in one another.
         self._transcripts |= {key: transcribe([clip])[0].text for key, clip in clips.items() if key not in self._transcripts}
         return [
@@ -89,15 +89,17 @@ class PolicyDialogue:
                 replace(turn, text=self._transcripts[keys[id(turn)]], clip=turn.clip.at(rate_hz))
                 if turn.role == "user" and turn.clip
                 else turn
-                for turn in one
+                for turn in turns
             ]
-            for one in dialogues
+            for turns in dialogues
         ]
 
 
 def shortened(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
-    """Yields a dialogue of one instance, then with fewer and fewer of its turns: the oldest go first, each with its answer, and
-    the prompt, which gives the role, goes last. The turn to be answered always stays.
+    """Yield a dialogue of one instance, then with fewer and fewer of its turns.
+
+    The oldest go first, each with its answer, and the prompt, which gives the role, goes last. The turn to be answered always
+    stays.
     """
     yield list(turns)
     for gone in range(2, len(turns) - 1, 2):
@@ -114,18 +116,18 @@ class EndpointDialogue:
         self._chat = AudioChat(config, cache / "dialogues", TOP_P, MAX_TOKENS, MAX_CLIP_S)
 
     def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
-        """Sends all requests at once; a failed call is a reason, and so is an earlier answer without text."""
+        """Send all requests at once; a failed call is a reason, and so is an earlier answer without text."""
         requests = [_request(turns, seed) for turns, seed in zip(dialogues, seeds, strict=True)]
-        replies = iter(self._chat.complete_all([one for one in requests if one is not None]))
+        replies = iter(self._chat.complete_all([request for request in requests if request is not None]))
         silent = Reply(failed="an earlier answer came without a transcript, and an endpoint reads its answers as text")
-        return [silent if one is None else _reply(next(replies)) for one in requests]
+        return [silent if request is None else _reply(next(replies)) for request in requests]
 
 
 def _request(turns: Sequence[Turn], seed: int) -> AudioChatRequest | None:
     if any(turn.role == "assistant" and not turn.text for turn in turns):
         return None
     shown = [turn.text if turn.role == "assistant" else turn.clip for turn in turns]
-    return AudioChatRequest(tuple(one for one in shown if one is not None), seed=seed)
+    return AudioChatRequest(tuple(part for part in shown if part is not None), seed=seed)
 
 
 def _reply(turn: SpokenReply) -> Reply:
@@ -133,7 +135,7 @@ def _reply(turn: SpokenReply) -> Reply:
 
 
 def open_speaker(spec: str, cache: Path, longest_answer_s: float) -> DialogueModel:
-    """A model that speaks, by its spec: an endpoint's YAML, or a checkpoint's folder."""
+    """Return a model that speaks, by its spec: an endpoint's YAML, or a checkpoint's folder."""
     path = Path(spec)
     if path.is_file():
         return EndpointDialogue(load_audio_chat(path), cache)

@@ -65,7 +65,7 @@ class AnchorConfig(Section):
     """An SFT loss on the warm-up's demonstrations, added to the policy gradient of the same update.
 
     Without it, reinforcement of the words may lose the sound: answers are right in their text and garbled in their voice.
-    A warm-up that knows its demonstrations by heart leaves the audio loss a small gradient: in `quick` a hundredth of the
+    A warm-up that has memorised its demonstrations leaves the audio loss a small gradient: in `quick` a hundredth of the
     policy gradient's at weight 1, and about its size at weight 30.
     """
 

@@ -23,7 +23,7 @@ EVERYONE = "majority"
 
 
 def export_study(store: StudyStore, out: Path) -> dict[str, Any]:
-    """Writes the export and returns what was written: names of files with their rows, and the items left out with the reason.
+    """Write the export and return names of files with their rows, and the items left out with the reason.
 
     `annotations.jsonl` always. Of pairs `labels.json` (people's majority, for `bench speakbench` and `rank --human`) and
     `labels-NAME.json` of each annotator, with clips relative to the study's folder; `system_scores.csv` (win rates, for
@@ -32,14 +32,16 @@ def export_study(store: StudyStore, out: Path) -> dict[str, Any]:
     Raises:
         StorageError: the disk refused.
     """
-    found = list_annotations(store)
-    write_jsonl(out / "annotations.jsonl", (_row(store, one) for one in found))
-    written: dict[str, int] = {"annotations.jsonl": len(found)}
+    annotations = list_annotations(store)
+    write_jsonl(out / "annotations.jsonl", (_row(store, annotation) for annotation in annotations))
+    written: dict[str, int] = {"annotations.jsonl": len(annotations)}
     left_out: dict[str, str] = {}
-    counted = [one for one in found if not store.study.items[one.number].gold and one.skipped is None]
+    counted = [
+        annotation for annotation in annotations if not store.study.items[annotation.number].gold and annotation.skipped is None
+    ]
     if store.study.kind == "pair":
-        names = list(dict.fromkeys(one.annotator for one in counted))
-        by_name = {name: [one for one in counted if one.annotator == name] for name in names}
+        names = list(dict.fromkeys(annotation.annotator for annotation in counted))
+        by_name = {name: [annotation for annotation in counted if annotation.annotator == name] for name in names}
         for name, mine in {EVERYONE: counted, **by_name}.items():
             file = "labels.json" if name == EVERYONE else f"labels-{name}.json"
             pairs, why = _pairs(store, mine)
@@ -56,9 +58,9 @@ def export_study(store: StudyStore, out: Path) -> dict[str, Any]:
         ratings = _ratings(store, counted)
         _write_csv(out / "ratings.csv", ("id", "system", "category", "rater", "score"), ratings)
         written["ratings.csv"] = len(ratings)
-    for one in found:
-        if one.skipped is not None:
-            left_out[f"{_key(store.study.items[one.number])}, {one.annotator}"] = f"skipped: {one.skipped}"
+    for annotation in annotations:
+        if annotation.skipped is not None:
+            left_out[f"{_key(store.study.items[annotation.number])}, {annotation.annotator}"] = f"skipped: {annotation.skipped}"
     summary = {"study": store.study.title, "kind": store.study.kind, "files": written, "left_out": left_out}
     write_json(out / "export.json", summary)
     return summary
@@ -68,17 +70,17 @@ def _key(item: Item) -> str:
     return " ".join(item.key)
 
 
-def _row(store: StudyStore, one: Annotation) -> dict[str, Any]:
-    item = store.study.items[one.number]
+def _row(store: StudyStore, annotation: Annotation) -> dict[str, Any]:
+    item = store.study.items[annotation.number]
     systems = [answer.system for answer in item.answers]
-    return {"id": item.id, "category": item.category, "systems": systems, "is_gold": bool(item.gold), **asdict(one)}
+    return {"id": item.id, "category": item.category, "systems": systems, "is_gold": bool(item.gold), **asdict(annotation)}
 
 
-def _pairs(store: StudyStore, found: Sequence[Annotation]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Pairs in the form of TRACE's release, and why others are none."""
+def _pairs(store: StudyStore, annotations: Sequence[Annotation]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Return pairs in the form of TRACE's release, and the reason for each left out."""
     given: dict[int, list[Mapping[str, str]]] = {}
-    for one in found:
-        given.setdefault(one.number, []).append(one.values)
+    for annotation in annotations:
+        given.setdefault(annotation.number, []).append(annotation.values)
     pairs, left_out = [], {}
     for number, item in enumerate(store.study.items):
         if item.gold:
@@ -106,20 +108,20 @@ def _pairs(store: StudyStore, found: Sequence[Annotation]) -> tuple[list[dict[st
 
 
 def _system_scores(pairs: Iterable[Mapping[str, Any]]) -> list[tuple[str, float]]:
-    """Each system's win rate, a tie of either kind half a win; the best first."""
+    """Return each system's win rate, a tie of either kind half a win; the best first."""
     points: dict[str, list[float]] = {}
     for pair in pairs:
         gained = POINTS[pair["label"][OVERALL]]
         points.setdefault(pair["model_a"], []).append(gained)
         points.setdefault(pair["model_b"], []).append(1 - gained)
-    return sorted(((name, sum(got) / len(got)) for name, got in points.items()), key=lambda one: (-one[1], one[0]))
+    return sorted(((name, sum(got) / len(got)) for name, got in points.items()), key=lambda item: (-item[1], item[0]))
 
 
-def _ratings(store: StudyStore, found: Iterable[Annotation]) -> list[tuple[str, str, str, str, str]]:
+def _ratings(store: StudyStore, annotations: Iterable[Annotation]) -> list[tuple[str, str, str, str, str]]:
     rows = []
-    for one in found:
-        item = store.study.items[one.number]
-        rows.append((item.id, item.answers[0].system, item.category, one.annotator, one.values[FITNESS]))
+    for annotation in annotations:
+        item = store.study.items[annotation.number]
+        rows.append((item.id, item.answers[0].system, item.category, annotation.annotator, annotation.values[FITNESS]))
     return rows
 
 

@@ -11,38 +11,38 @@ from paras2s.studio.annotation.results import JudgeAgreement, QuestionAgreement,
 from paras2s.utils.tables import Table, number_text, with_interval
 
 
-def cell(one: Interval | None, is_share: bool = False) -> str:
+def cell(figure: Interval | None, is_share: bool = False) -> str:
     """Return a figure with its interval, or the reason why there is none."""
-    if one is None:
+    if figure is None:
         return ""
-    if one.value is None:
-        return f"none ({getattr(one, 'why_none', None) or 'not defined'})"
-    return with_interval(one, 1, scale=100.0, unit=" %") if is_share else with_interval(one, 3)
+    if figure.value is None:
+        return f"none ({getattr(figure, 'why_none', None) or 'not defined'})"
+    return with_interval(figure, 1, scale=100.0, unit=" %") if is_share else with_interval(figure, 3)
 
 
-def agreement_rows(one: QuestionAgreement) -> Iterator[tuple[str, str, int | str]]:
+def agreement_rows(agreement: QuestionAgreement) -> Iterator[tuple[str, str, int | str]]:
     """Return statistic, figure and number of items of one question."""
-    yield "same choice", cell(one.observed, is_share=True), one.observed.n
-    yield "Krippendorff's alpha", cell(one.alpha), one.alpha.n
-    if one.fleiss is not None:
-        yield "Fleiss' kappa", cell(one.fleiss), one.fleiss.n
-        yield "split-half ceiling (majorities agree)", cell(one.split_half, is_share=True), one.split_half.n
+    yield "same choice", cell(agreement.observed, is_share=True), agreement.observed.n
+    yield "Krippendorff's alpha", cell(agreement.alpha), agreement.alpha.n
+    if agreement.fleiss is not None:
+        yield "Fleiss' kappa", cell(agreement.fleiss), agreement.fleiss.n
+        yield "split-half ceiling (majorities agree)", cell(agreement.split_half, is_share=True), agreement.split_half.n
     else:
-        yield "split-half reliability of the mean", cell(one.split_half), one.split_half.n
-    for names, share in one.cohen.items():
+        yield "split-half reliability of the mean", cell(agreement.split_half), agreement.split_half.n
+    for names, share in agreement.cohen.items():
         yield f"Cohen's kappa: {names}", cell(share), share.n
-    for names, r in one.pearson.items():
+    for names, r in agreement.pearson.items():
         yield f"Pearson's r: {names}", cell(r), ""
 
 
-def judge_cells(one: JudgeAgreement) -> tuple[str, str, str, str]:
+def judge_cells(judge: JudgeAgreement) -> tuple[str, str, str, str]:
     """Return judge and question, two figures, and items with both sides beside those the judge left unscored."""
-    count = f"{one.n} ({one.unscored} unscored)" if one.unscored else str(one.n)
-    if one.accuracy is not None or one.kappa is not None:
-        return one.question, f"agrees {cell(one.accuracy, is_share=True)}", f"kappa {cell(one.kappa)}", count
-    if one.pearson is not None:
-        return one.question, f"Pearson {cell(one.pearson)}", f"Spearman {cell(one.spearman)}", count
-    return one.question, "none (no item has a majority)", "", count
+    count = f"{judge.n} ({judge.unscored} unscored)" if judge.unscored else str(judge.n)
+    if judge.accuracy is not None or judge.kappa is not None:
+        return judge.question, f"agrees {cell(judge.accuracy, is_share=True)}", f"kappa {cell(judge.kappa)}", count
+    if judge.pearson is not None:
+        return judge.question, f"Pearson {cell(judge.pearson)}", f"Spearman {cell(judge.spearman)}", count
+    return judge.question, "none (no item has a majority)", "", count
 
 
 def show_results(console: Console, results: Results) -> None:

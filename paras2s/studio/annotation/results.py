@@ -106,16 +106,16 @@ class Results:
     skipped: tuple[tuple[str, str, str], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """The results as plain JSON."""
+        """Return the results as plain JSON."""
         return asdict(self)
 
 
 def list_annotations(store: StudyStore) -> list[Annotation]:
-    """All items that are done or skipped, by annotator in the order they were added, by the item's number."""
+    """Return all items that are done or skipped, by annotator in the order they were added, by the item's number."""
     return [
-        Annotation(one.name, number, {} if state.skipped is not None else dict(state.choices), *_rest(state))
-        for one in store.annotators()
-        for number, state in sorted(store.progress(one.name).items.items())
+        Annotation(annotator.name, number, {} if state.skipped is not None else dict(state.choices), *_rest(state))
+        for annotator in store.annotators()
+        for number, state in sorted(store.progress(annotator.name).items.items())
         if state.closed
     ]
 
@@ -125,26 +125,30 @@ def _rest(state: ItemState) -> tuple[str | None, dict[str, int], float | None, s
 
 
 def summaries(store: StudyStore) -> tuple[AnnotatorSummary, ...]:
-    """The summary of every annotator."""
-    found = list_annotations(store)
-    return tuple(_summary(one.name, store.study, found) for one in store.annotators())
+    """Return the summary of every annotator."""
+    annotations = list_annotations(store)
+    return tuple(_summary(annotator.name, store.study, annotations) for annotator in store.annotators())
 
 
 def results(store: StudyStore, verdicts: Mapping[str, Path] | None = None) -> Results:
-    """The results so far; `verdicts` names files of `bench speakbench` by judge, over the pairs' numbers in the study.
+    """Return the results so far; `verdicts` names files of `bench speakbench` by judge, over the pairs' numbers in the study.
 
     Raises:
         DataError: a file of verdicts is wrong, or the study is none of pairs.
     """
-    study, found = store.study, list_annotations(store)
-    counted = [one for one in found if not study.items[one.number].gold]
+    study, annotations = store.study, list_annotations(store)
+    counted = [annotation for annotation in annotations if not study.items[annotation.number].gold]
     judged = dict(_judges_of_items(study))
     if verdicts:
         if study.kind != "pair":
             raise DataError(f"{store.folder}: verdicts on pairs do not fit a study of kind {study.kind}")
         for name, path in verdicts.items():
             judged |= _judge_of_file(name, path)
-    skipped = [(_name(study.items[one.number]), one.annotator, one.skipped) for one in found if one.skipped is not None]
+    skipped = [
+        (_name(study.items[annotation.number]), annotation.annotator, annotation.skipped)
+        for annotation in annotations
+        if annotation.skipped is not None
+    ]
     return Results(
         study.title,
         study.kind,
@@ -161,20 +165,20 @@ def _name(item: Item) -> str:
     return f"{item.id} ({' and '.join(item.key[1:])})"
 
 
-def _summary(name: str, study: Study, found: Iterable[Annotation]) -> AnnotatorSummary:
-    mine = [one for one in found if one.annotator == name]
+def _summary(name: str, study: Study, annotations: Iterable[Annotation]) -> AnnotatorSummary:
+    mine = [annotation for annotation in annotations if annotation.annotator == name]
     gold = [
-        one.values.get(question) == value
-        for one in mine
-        if one.skipped is None
-        for question, value in study.items[one.number].gold.items()
+        annotation.values.get(question) == value
+        for annotation in mine
+        if annotation.skipped is None
+        for question, value in study.items[annotation.number].gold.items()
     ]
-    times = [one.time_s for one in mine if one.time_s is not None]
-    plays = [sum(one.plays.values()) for one in mine]
+    times = [annotation.time_s for annotation in mine if annotation.time_s is not None]
+    plays = [sum(annotation.plays.values()) for annotation in mine]
     return AnnotatorSummary(
         name,
-        sum(one.skipped is None for one in mine),
-        sum(one.skipped is not None for one in mine),
+        sum(annotation.skipped is None for annotation in mine),
+        sum(annotation.skipped is not None for annotation in mine),
         len(study.items),
         sum(gold),
         len(gold),
@@ -183,24 +187,24 @@ def _summary(name: str, study: Study, found: Iterable[Annotation]) -> AnnotatorS
     )
 
 
-def _units(question: str, found: Iterable[Annotation]) -> dict[int, dict[str, str]]:
-    """Values by annotator, by item."""
+def _units(question: str, annotations: Iterable[Annotation]) -> dict[int, dict[str, str]]:
+    """Return values by annotator, by item."""
     units: dict[int, dict[str, str]] = {}
-    for one in found:
-        if question in one.values:
-            units.setdefault(one.number, {})[one.annotator] = one.values[question]
+    for annotation in annotations:
+        if question in annotation.values:
+            units.setdefault(annotation.number, {})[annotation.annotator] = annotation.values[question]
     return dict(sorted(units.items()))
 
 
-def _agreement(question: Question, study: Study, found: Sequence[Annotation]) -> QuestionAgreement:
-    units = _units(question.name, found)
+def _agreement(question: Question, study: Study, annotations: Sequence[Annotation]) -> QuestionAgreement:
+    units = _units(question.name, annotations)
     values, clusters = list(units.values()), [study.items[number].cluster for number in units]
-    names = list(dict.fromkeys(one.annotator for one in found))
+    names = list(dict.fromkeys(annotation.annotator for annotation in annotations))
     cohen: dict[str, Share] = {}
     pearson: dict[str, Correlation] = {}
     for a, b in combinations(names, 2):
         both = [(unit[a], unit[b], name) for unit, name in zip(values, clusters, strict=True) if a in unit and b in unit]
-        first, second, groups = ([row[place] for row in both] for place in range(3))
+        first, second, groups = ([row[column] for row in both] for column in range(3))
         if question.is_score:
             pearson[f"{a}, {b}"] = correlations([(float(x), float(y)) for x, y in zip(first, second, strict=True)], groups)[0]
         elif both and study.kind == "pair":
@@ -217,40 +221,40 @@ def _agreement(question: Question, study: Study, found: Sequence[Annotation]) ->
     )
 
 
-# A judge's values of one question by item: a label, a score, or None where it has none.
+# A judge's values of one question by item: a label, a score, or None if it has none.
 Judged = dict[tuple[str, str], dict[int, str | float | None]]
 
 
 def _judges_of_items(study: Study) -> Judged:
-    """Judges' scores that came with the items: of pairs as typed labels, of single answers as they are."""
-    found: Judged = {}
+    """Return judges' scores that came with the items: of pairs as typed labels, of single answers as they are."""
+    judged: Judged = {}
     names = dict.fromkeys(name for item in study.items for answer in item.answers for name in answer.scores)
     for name in names:
         for number, item in enumerate(study.items):
             scores = [answer.scores.get(name) for answer in item.answers]
             known = [score for score in scores if isinstance(score, float)]
             if study.kind == "single":
-                found.setdefault((name, FITNESS), {})[number] = known[0] if known else None
+                judged.setdefault((name, FITNESS), {})[number] = known[0] if known else None
             elif study.kind == "pair":
                 label = label_of_scores(known[0], known[1], FITTING_SCORE) if len(known) == 2 else None
-                found.setdefault((name, OVERALL), {})[number] = label
-    return found
+                judged.setdefault((name, OVERALL), {})[number] = label
+    return judged
 
 
 def _judge_of_file(name: str, path: Path) -> Judged:
-    found: Judged = {(name, dimension): {} for dimension in (*DIMENSIONS, OVERALL)}
+    judged: Judged = {(name, dimension): {} for dimension in (*DIMENSIONS, OVERALL)}
     rule = find_rule("speakbench")
     for number, row in load_verdicts(path).items():
         for dimension in DIMENSIONS:
-            found[name, dimension][number] = None if row.labels is None else row.labels[dimension]
-        found[name, OVERALL][number] = None if row.labels is None else rule.fuse(row.labels)
-    return found
+            judged[name, dimension][number] = None if row.labels is None else row.labels[dimension]
+        judged[name, OVERALL][number] = None if row.labels is None else rule.fuse(row.labels)
+    return judged
 
 
 def _with_judge(
-    judge: str, question: str, values: Mapping[int, str | float | None], study: Study, found: Sequence[Annotation]
+    judge: str, question: str, values: Mapping[int, str | float | None], study: Study, annotations: Sequence[Annotation]
 ) -> JudgeAgreement:
-    units = _units(question, found)
+    units = _units(question, annotations)
     numbers = list(units)
     clusters = [study.items[number].cluster for number in numbers]
     given = [values.get(number) for number in numbers]
@@ -259,7 +263,7 @@ def _with_judge(
         # An item without a majority has no label to agree with.
         labels = [majority(list(unit.values())) for unit in units.values()]
         known = [row for row in zip(labels, given, clusters, strict=True) if row[0] is not None]
-        people, guess, groups = ([row[place] for row in known] for place in range(3))
+        people, guess, groups = ([row[column] for row in known] for column in range(3))
         if not known:
             return JudgeAgreement(judge, question, None, None, None, None, 0, unscored)
         pair = (cast(list[Label], people), cast(list[Label | None], guess), cast(list[str], groups))

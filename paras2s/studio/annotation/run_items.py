@@ -34,8 +34,8 @@ def items_of_run(run: Path, kind: Kind, systems: Sequence[str], limit: int | Non
     if not places:
         raise DataError(f"{run}: {' and '.join(systems)} answered no question in common")
     if limit is not None:
-        places = sorted(places, key=lambda place: seed_of(seed, "drawn", place))[:limit]
-    several = any(number for one in rows.values() for _, number in one)
+        places = sorted(places, key=lambda entry: seed_of(seed, "drawn", entry))[:limit]
+    several = any(number for keys in rows.values() for _, number in keys)
     return [_bench_item([rows[name][key] for name in names], several) for key, names in places]
 
 
@@ -43,22 +43,22 @@ Scored = tuple[AnswerRow, dict[str, float | str]]
 
 
 def _rows_of(run: Path, system: str) -> dict[tuple[str, int], Scored]:
-    """A system's rows with a sound by query and number, each with every judge's score."""
+    """Return a system's rows with a sound by query and number, each with every judge's score."""
     if not (run / "bench").is_dir():
         raise DataError(f"{run}: no bench folder; run `paras2s bench contrasts` on it, or give a JSONL file of items")
     files = [run / "bench" / f"{system}.jsonl", *sorted((run / "bench").glob(f"*/{system}.jsonl"))]
     if path_inside(run / "bench", f"{system}.jsonl") is None or not files[0].is_file():
-        there = sorted(path.stem for path in (run / "bench").glob("*.jsonl"))
-        raise DataError(f"{run}: {system!r} was not benched; there are {', '.join(there) or 'none'}")
-    found: dict[tuple[str, int], Scored] = {}
+        existing = sorted(path.stem for path in (run / "bench").glob("*.jsonl"))
+        raise DataError(f"{run}: {system!r} was not benched; there are {', '.join(existing) or 'none'}")
+    scored: dict[tuple[str, int], Scored] = {}
     for path in files:
         for row in load_rows(path):
             key = (row.query_id, row.answer_index)
-            if key not in found and row.duration_s > 0:
-                found[key] = (row, {})
-            if key in found:
-                found[key][1][row.judge] = row.unscored or "" if row.score is None else row.score
-    return found
+            if key not in scored and row.duration_s > 0:
+                scored[key] = (row, {})
+            if key in scored:
+                scored[key][1][row.judge] = row.unscored or "" if row.score is None else row.score
+    return scored
 
 
 def _bench_item(scored: Sequence[Scored], several: bool) -> Item:
@@ -71,5 +71,5 @@ def _bench_item(scored: Sequence[Scored], several: bool) -> Item:
         question_text="",
         category=row.category,
         instruction_id=row.contrast_id,
-        answers=tuple(Answer(system=one.system, clip=one.answer_clip, scores=scores) for one, scores in scored),
+        answers=tuple(Answer(system=answer.system, clip=answer.answer_clip, scores=scores) for answer, scores in scored),
     )

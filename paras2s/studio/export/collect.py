@@ -47,19 +47,23 @@ class Plan:
     assets: dict[str, None] = field(default_factory=dict)
 
     def add_sound(self, needed: Needed) -> None:
-        """Adds a sound; one that any page draws is drawn."""
+        """Add a sound; a sound that any page draws is drawn."""
         name = name_of(needed.address)
         if needed.drawn or name not in self.sounds:
             self.sounds[name] = needed
 
 
 def collect(app: Starlette, studio: Studio, requests: InProcess, runs: Sequence[str]) -> Plan:
-    """Follows the pages from the list on; of addresses that name a run only those that name none but `runs` (addresses)."""
+    """Follow the pages from the list on; addresses that name a run may name none but `runs` (addresses)."""
     plan = Plan()
-    routes = [one.path for one in app.routes if isinstance(one, Route) and "GET" in (one.methods or ()) and "{" not in one.path]
+    routes = [
+        route.path
+        for route in app.routes
+        if isinstance(route, Route) and "GET" in (route.methods or ()) and "{" not in route.path
+    ]
     queue = deque([START, *comparisons(runs)])
     for run in runs:
-        for needed in (one for module in MODULES if hasattr(module, "needed") for one in module.needed(studio, run)):
+        for needed in (request for module in MODULES if hasattr(module, "needed") for request in module.needed(studio, run)):
             if needed.page:
                 queue.append(needed.address)
             elif urlsplit(needed.address).path.startswith(API):
@@ -80,7 +84,7 @@ def collect(app: Starlette, studio: Studio, requests: InProcess, runs: Sequence[
 
 
 def _add_page(plan: Plan, requests: InProcess, address: str) -> list[str]:
-    """Adds a page with what it names; returns its links. An address with a sound at it is a sound."""
+    """Add a page with what it names; return its links. An address with a sound at it is a sound."""
     reply = requests.get(address)
     if reply.media_type != "text/html":
         plan.add_sound(Needed(address))
@@ -96,16 +100,16 @@ def _add_page(plan: Plan, requests: InProcess, address: str) -> list[str]:
 
 
 def file_name(address: str) -> str:
-    """The file of a page: letters of the route and a hash, whatever the names of runs hold."""
+    """Return the file of a page: letters of the route and a hash, whatever the names of runs hold."""
     route = urlsplit(address).path.strip("/")
     if not route and not urlsplit(address).query:
         return "index.html"
-    letters = "".join(one if one.isascii() and one.isalnum() else "-" for one in route or "runs")
+    letters = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in route or "runs")
     return f"{letters}-{hashlib.sha256(name_of(address).encode()).hexdigest()[:12]}.html"
 
 
 def may_follow(address: str, routes: Sequence[str], runs: Sequence[str]) -> bool:
-    """Whether a link leads to a page of the export: a part of the list, or a page about nothing but the chosen runs."""
+    """Return whether a link leads to a page of the export: a part of the list, or a page about the chosen runs alone."""
     path, named = urlsplit(address).path, runs_of(address)
     if path not in routes or path.startswith(API):
         return False
@@ -113,7 +117,7 @@ def may_follow(address: str, routes: Sequence[str], runs: Sequence[str]) -> bool
 
 
 def comparisons(runs: Sequence[str]) -> list[str]:
-    """The addresses of the comparisons of each two runs, and of all of them."""
+    """Return the addresses of the comparisons of each two runs, and of all of them."""
     chosen = list(itertools.combinations(runs, 2))
     groups = [*chosen, tuple(runs)] if 2 < len(runs) <= MAX_RUNS else chosen
     return [f"/compare?{urlencode({'run': group}, doseq=True)}" for group in groups]

@@ -17,32 +17,32 @@ MANIFEST = "export.json"
 
 
 def check_folder(out: Path, runs: Sequence[Path]) -> None:
-    """Checks that an export may be written to `out`.
+    """Check that an export may be written to `out`.
 
     Raises:
-        ConfigError: it is a file, lies in a run, or holds what no export wrote.
+        ConfigError: it is a file, is inside a run, or holds a file that no export wrote.
     """
     if any(out.resolve().is_relative_to(run) for run in runs):
-        raise ConfigError(f"--export {out}: lies in a run, which is only read; give another folder")
+        raise ConfigError(f"--export {out}: is inside a run, which is only read; give another folder")
     if not out.exists():
         return
     if not out.is_dir():
         raise ConfigError(f"--export {out}: is a file; give a folder")
-    there = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_symlink() or not path.is_dir())
-    if not there:
+    existing = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_symlink() or not path.is_dir())
+    if not existing:
         return
-    if MANIFEST not in there:
+    if MANIFEST not in existing:
         raise ConfigError(f"--export {out}: is not empty, and no earlier export; give another folder")
     try:
         known = set(read_json(out / MANIFEST)["files"])
     except (DataError, KeyError, TypeError) as error:
         raise ConfigError(f"--export {out}: {MANIFEST} cannot be read; give another folder") from error
-    if other := [name for name in there if name not in known and name != MANIFEST]:
+    if other := [name for name in existing if name not in known and name != MANIFEST]:
         raise ConfigError(f"--export {out}: holds {other[0]}, which no export wrote; move it away, or give another folder")
 
 
 def _exchange(folder: Path, out: Path) -> None:
-    """Puts a folder in the place of `out`, which is removed only then: a stop in between leaves both."""
+    """Put a folder in the place of `out`, which is removed only then: a stop in between leaves both."""
     if not out.exists():
         os.rename(folder, out)
         return
@@ -58,7 +58,7 @@ def _exchange(folder: Path, out: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(out: Path, facts: dict[str, Any]) -> Iterator[Path]:
-    """A new folder that takes the place of `out` when the block ends well, with a manifest of `facts` and all files.
+    """Give a new folder that takes the place of `out` when the block ends well, with a manifest of `facts` and all files.
 
     Raises:
         StorageError: the disk refused; what was there before is still there.

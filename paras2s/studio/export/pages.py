@@ -88,26 +88,26 @@ def _tag(name: str, attributes: Attributes) -> str:
 
 
 def read_page(text: str) -> Parts:
-    """Returns the addresses in a page, in its order."""
-    found = Parts()
+    """Return the addresses in a page, in its order."""
+    parts = Parts()
 
     def note(tag: str, attributes: Attributes) -> None:
         address = attributes.get("href") or attributes.get("src") or ""
         if address.startswith(STATIC) and ".." not in address:
-            kind = found.modules if tag == "script" else found.assets
+            kind = parts.modules if tag == "script" else parts.assets
             kind.append(address.removeprefix(STATIC))
         elif tag == "a" and address.startswith("/"):
-            found.links.append(address)
+            parts.links.append(address)
         sound = attributes.get("data-clip") or ""
         if sound.startswith("/"):
-            found.sounds.append(sound)
+            parts.sounds.append(sound)
 
     _Page(note).copy(text)
-    return found
+    return parts
 
 
 def write_page(text: str, file_of: Callable[[str], str | None], change_text: Callable[[str], str]) -> str:
-    """A page of an export; `file_of` gives the file of a page's address, None for one that is not exported.
+    """Return a page of an export; `file_of` gives the file of a page's address, None for a page that is not exported.
 
     A link to what is not exported stays as text, and says so.
     """
@@ -166,7 +166,7 @@ def inline_page(
             return _tag("a", {"title": "This is not part of the report; the studio shows it."})
         return None
 
-    files, modules, texts = (_script_json(one) for one in site)
+    files, modules, texts = (_script_json(part) for part in site)
     scripts = (
         f"{start}\nObject.assign(paras2sSite, {{ files: {files}, modules: {modules} }});\n"
         f"for (const [file, text] of Object.entries({texts})) paras2sSite.add(file, text);"
@@ -175,20 +175,20 @@ def inline_page(
 
 
 def _script_json(value: Mapping[str, object]) -> str:
-    """A value as an expression of a script in a page: no word in it ends the script."""
+    """Return a value as an expression of a script in a page: no word in it ends the script."""
     return f"JSON.parse({json.dumps(json.dumps(value)).replace('<', chr(92) + 'u003c')})"
 
 
 def bundle_modules(names: Sequence[str], read: Callable[[str], str]) -> dict[str, str]:
-    """The text of modules and of all that they import, by name below `static`; an import names another one as "module:NAME"."""
-    found: dict[str, str] = {}
-    wanted = list(names)
-    while wanted:
-        name = wanted.pop()
-        if name in found:
+    """Return the text of modules and of all they import, by name below `static`; imports are named "module:NAME"."""
+    texts: dict[str, str] = {}
+    pending = list(names)
+    while pending:
+        name = pending.pop()
+        if name in texts:
             continue
         folder, slash, _ = name.rpartition("/")
         text = read(name)
-        wanted += [f"{folder}{slash}{one[2]}" for one in _IMPORT.finditer(text)]
-        found[name] = _IMPORT.sub(rf'\1"module:{folder}{slash}\2"', text)
-    return found
+        pending += [f"{folder}{slash}{match[2]}" for match in _IMPORT.finditer(text)]
+        texts[name] = _IMPORT.sub(rf'\1"module:{folder}{slash}\2"', text)
+    return texts

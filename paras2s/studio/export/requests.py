@@ -30,14 +30,14 @@ class Reply:
 
     @property
     def problem(self) -> str | None:
-        """The plain message of a failure; None where there is none."""
+        """The plain message of a failure; None if there is none."""
         if self.status == 200:
             return None
         text = self.body.decode(errors="replace")
         if self.media_type == "application/json":
             return str(json.loads(text).get("error", text))
-        found = re.search(r'role="alert">(.*?)</', text, re.DOTALL)
-        return html.unescape(found[1]) if found else f"status {self.status}"
+        match = re.search(r'role="alert">(.*?)</', text, re.DOTALL)
+        return html.unescape(match[1]) if match else f"status {self.status}"
 
 
 class InProcess:
@@ -54,7 +54,7 @@ class InProcess:
         self._runner.close()
 
     def get(self, address: str) -> Reply:
-        """The answer to a GET request of an address such as `/run?run=0`."""
+        """Return the answer to a GET request of an address such as `/run?run=0`."""
         return self._runner.run(self._get(address))
 
     async def _get(self, address: str) -> Reply:
@@ -90,11 +90,11 @@ class InProcess:
             return Reply(500, "text/plain", b"")
         headers = dict(messages[0]["headers"])
         media_type = headers.get(b"content-type", b"").decode().partition(";")[0]
-        return Reply(messages[0]["status"], media_type, b"".join(one.get("body", b"") for one in messages[1:]))
+        return Reply(messages[0]["status"], media_type, b"".join(message.get("body", b"") for message in messages[1:]))
 
 
 def name_of(address: str) -> str:
-    """The name of an address in the index of an export, the same as that of `nameOf` in `static/data.js`.
+    """Return the name of an address in the index of an export, the same as that of `nameOf` in `static/data.js`.
 
     The order of parameters does not matter, but that of several values of one does.
     """
@@ -104,5 +104,5 @@ def name_of(address: str) -> str:
 
 
 def runs_of(address: str) -> list[str]:
-    """The addresses of the runs that an address names."""
+    """Return the addresses of the runs that an address names."""
     return [value for key, value in parse_qsl(urlsplit(address).query) if key == "run"]

@@ -45,12 +45,12 @@ class Choice:
     count: int = STEPS
 
     def of_steps(self, kept: Sequence[int]) -> list[int]:
-        """The chosen ones of a run's kept steps."""
+        """Return the chosen steps of a run's kept steps."""
         return [step for step in kept if step in self.steps] if self.steps else evenly(kept, self.count)
 
 
 def export_site(folders: Sequence[Path], out: Path, choice: Choice, dry_run: bool, say: Callable[[str], object]) -> None:
-    """Writes a static site of chosen runs to `out`, or with `dry_run` only says what it would hold.
+    """Write a static site of chosen runs to `out`, or with `dry_run` only tell its size.
 
     Raises:
         ConfigError: a folder, run or step is missing, or a folder `out` that holds something else.
@@ -81,50 +81,50 @@ def export_site(folders: Sequence[Path], out: Path, choice: Choice, dry_run: boo
     say(f"{out / 'index.html'}: {megabytes(sum(sizes))} in {len(sizes)} files")
 
 
-def choose_runs(found: Sequence[FoundRun], names: Sequence[str]) -> list[FoundRun]:
-    """The runs of these names or addresses, in their order; all without a name.
+def choose_runs(runs: Sequence[FoundRun], names: Sequence[str]) -> list[FoundRun]:
+    """Return the runs of these names or addresses, in their order; all without a name.
 
     Raises:
         ConfigError: there is none, or several have the name.
     """
-    if not found:
-        raise ConfigError("there is no run in these folders; give the folder of a run, or one that holds runs")
+    if not runs:
+        raise ConfigError("there is no run in these folders; give the folder of a run, or a folder above it")
     chosen = []
     for name in names:
-        same = [run for run in found if name in (run.name, run.address, run.address.partition("/")[2])]
+        same = [run for run in runs if name in (run.name, run.address, run.address.partition("/")[2])]
         if not same:
-            others = ", ".join(run.name for run in found[:10]) + (" ..." if len(found) > 10 else "")
+            others = ", ".join(run.name for run in runs[:10]) + (" ..." if len(runs) > 10 else "")
             raise ConfigError(f"--run {name}: there is no such run; there are {others}")
         if len(same) > 1:
             raise ConfigError(f"--run {name}: is the name of several; give one of {', '.join(run.address for run in same)}")
         chosen += same
-    return [run for run in found if run in chosen] if names else list(found)
+    return [run for run in runs if run in chosen] if names else list(runs)
 
 
 def check_steps(choice: Choice, runs: Sequence[Path]) -> None:
-    """Checks that each step is kept by one of the runs.
+    """Check that each step is kept by one of the runs.
 
     Raises:
         ConfigError: one is not.
     """
     kept = {step for run in runs for step in steps_kept(run / FOLDER)}
     if missing := [step for step in choice.steps if step not in kept]:
-        there = f"the kept steps are {min(kept)} to {max(kept)}" if kept else "no rollouts are kept"
-        raise ConfigError(f"--step {missing[0]}: is not kept; {there}")
+        known = f"the kept steps are {min(kept)} to {max(kept)}" if kept else "no rollouts are kept"
+        raise ConfigError(f"--step {missing[0]}: is not kept; {known}")
 
 
 def routes_of(plan: Plan) -> dict[str, int]:
-    """The number of pages by route."""
+    """Return the number of pages by route."""
     return dict(Counter(page.route for page in plan.pages.values()))
 
 
 def megabytes(size: float) -> str:
-    """A size of bytes in words."""
+    """Return a size of bytes in words."""
     return f"{size / 1e6:.1f} MB"
 
 
 def compressed(data: bytes, media_type: str) -> tuple[bytes, str]:
-    """A sound as it is exported, with its suffix: a WAV in Ogg Opus, or in FLAC where libsndfile lacks it; others as they are.
+    """Return a sound as it is exported and its suffix: a WAV in Ogg Opus, or in FLAC if libsndfile lacks it; others as is.
 
     A clip that cannot be decoded stays as it is, and the page says that it cannot be played.
     """
@@ -143,28 +143,28 @@ def compressed(data: bytes, media_type: str) -> tuple[bytes, str]:
 
 
 def register(file: str, text: str) -> bytes:
-    """A script that gives a page a text: the only data that a page may read which was opened from disk."""
+    """Return a script that gives a page a text: the only data that a page opened from disk may read."""
     return f"paras2sSite.add({json.dumps(file)}, {json.dumps(text)});\n".encode()
 
 
 def estimate(plan: Plan, site: Site) -> float:
-    """The size of an export in bytes, by a sample of its data and sounds; equal ones, which are one file, count each."""
+    """Return the size of an export in bytes, by a sample of its data and sounds; equal ones, which are one file, count each."""
     kinds: dict[tuple[str, bool], list[str]] = {}
     for address in plan.data.values():
         kinds.setdefault((urlsplit(address).path, False), []).append(address)
-    for one in plan.sounds.values():
-        kinds.setdefault((urlsplit(one.address).path, one.drawn), []).append(one.address)
+    for sound in plan.sounds.values():
+        kinds.setdefault((urlsplit(sound.address).path, sound.drawn), []).append(sound.address)
     total = float(sum(len(page.text) for page in plan.pages.values()))
     for (path, drawn), addresses in kinds.items():
         sample = evenly(addresses, SAMPLED)
-        made = [site.data_of(one) if path.startswith(API) else site.sound_of(one, drawn) for one in sample]
-        total += len(addresses) * sum(one.size for one in made) / len(made)
+        made = [site.data_of(address) if path.startswith(API) else site.sound_of(address, drawn) for address in sample]
+        total += len(addresses) * sum(file.size for file in made) / len(made)
     return total + sum(len(site.static(name)) for name in [*plan.modules, *plan.assets])
 
 
 @dataclass(frozen=True)
 class Made:
-    """The files of an address by name, of which pages know the first; or the reason in words why there is none."""
+    """The files of an address by name, the first known to pages; or the reason in words why there is none."""
 
     files: dict[str, bytes]
     problem: str | None = None
@@ -187,7 +187,7 @@ class Site:
         self._requests, self._roots = requests, roots
 
     def static(self, name: str) -> bytes:
-        """A file of the studio's static ones.
+        """Return a static file of the studio.
 
         Raises:
             StorageError: it is missing; an installation that was removed meanwhile gave an export without scripts.
@@ -198,14 +198,14 @@ class Site:
         return reply.body
 
     def without_roots(self, text: str) -> str:
-        """A text without the place of the given folders on this machine."""
-        for root in (one for one in self._roots if one != "/"):
+        """Return a text without the path of the given folders on this machine."""
+        for root in (root for root in self._roots if root != "/"):
             for written in dict.fromkeys((root, escape(root), json.dumps(root)[1:-1])):
                 text = text.replace(f"{written}/", f"{Path(root).name}/")
         return text
 
     def data_of(self, address: str) -> Made:
-        """The JSON at an address, as the script that gives it to a page."""
+        """Return the JSON at an address, as the script that gives it to a page."""
         reply = self._requests.get(address)
         if reply.problem is not None:
             return Made({}, self.without_roots(reply.problem))
@@ -214,7 +214,7 @@ class Site:
         return Made({file: register(file, text)})
 
     def sound_of(self, address: str, drawn: bool) -> Made:
-        """The sound at an address, compressed; one that is drawn as text as well, since a page reads no other file."""
+        """Return the sound at an address, compressed; a drawn sound as text as well, since a page reads no other file."""
         reply = self._requests.get(address)
         if reply.problem is not None:
             return Made({}, self.without_roots(reply.problem))
@@ -230,13 +230,13 @@ class Site:
         return Made({page.file: text.encode()})
 
     def write(self, plan: Plan, folder: Path) -> None:
-        """Writes all files, with a progress bar."""
+        """Write all files, with a progress bar."""
         for inner in ("data", "sounds", "static"):
             (folder / inner).mkdir()
         index: dict[str, str | list[str]] = {}
         works: list[tuple[str, Callable[[], Made]]] = [
             *((name, functools.partial(self.data_of, address)) for name, address in plan.data.items()),
-            *((name, functools.partial(self.sound_of, one.address, one.drawn)) for name, one in plan.sounds.items()),
+            *((name, functools.partial(self.sound_of, sound.address, sound.drawn)) for name, sound in plan.sounds.items()),
             *((name, functools.partial(self.page_of, plan, page)) for name, page in plan.pages.items()),
         ]
         with progress_bar(open_console(to_stderr=True), "exported", len(works)) as bar:

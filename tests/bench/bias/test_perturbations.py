@@ -83,7 +83,7 @@ def test_both_kinds_of_manifest_say_the_same(tmp_path, name):
         ({"colour": "red"}, r":2: colour: Extra inputs"),
         ({"first_mos": "nan", "second_mos": 1}, r":2: first_mos:"),
         ({"first_mos": 3.0}, r":2: row: Value error, first_mos and second_mos: give both or neither"),
-        ({"id": "x"}, r":2: id: 'x' stands more than once"),
+        ({"id": "x"}, r":2: id: 'x' occurs more than once"),
     ],
 )
 def test_a_wrong_row_is_named(tmp_path, change, message):

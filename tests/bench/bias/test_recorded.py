@@ -66,7 +66,7 @@ def test_every_column_gives_its_probe_and_no_other(tiny):
     ("row", "says"),
     [
         ("J,e,3,2,,,,,,,,", "verdicts.csv:6: given"),
-        ("J,a,1,2,,,,,,,,", "'a' stands more than once for J"),
+        ("J,a,1,2,,,,,,,,", "'a' occurs more than once for J"),
         ("J,e,1,2,,5,,,,,,", "first_words and second_words"),
         (",e,1,2,,,,,,,,", "judge"),
     ],
@@ -126,7 +126,7 @@ def test_the_page_has_what_is_printed_beside_every_share_of_the_same_judge_and_d
     assert "Hollow: as printed in AudioJudge, Fig. 3: white noise on one of the two answers" in page
     assert "<title>printed: 85.3 %</title>" in page
     # Every point of a line has its number below and its interval beside it.
-    lines = page[page.index("at 80 nobody hears the noise") :]
+    lines = page[page.index("at 80 the noise is inaudible") :]
     assert lines.count('class="whisker line-') == lines.count("<circle") == 4 * 5
     assert lines.count(">421</text>") == 4
     assert "for scale" not in page

@@ -44,7 +44,7 @@ def test_typed_ties_agree_in_four_ways_and_have_a_kappa():
     ("text", "says"),
     [
         ("index,label\n1,3\n", "labels.csv:2: label"),
-        ("index,label\n1,1\n1,2\n", "labels.csv:3: index: 1 stands more than once"),
+        ("index,label\n1,1\n1,2\n", "labels.csv:3: index: 1 occurs more than once"),
         ("index,label\n", "holds no labels"),
         ("index,label,x\n1,1,y\n", "labels.csv:2: x"),
     ],

@@ -89,7 +89,7 @@ def test_a_prompt_names_both_roles_the_right_way_round_and_ends_with_the_first_l
         ("- {id: a, text: t, style: s, elements: [speed], changes_within: false}", "item 1: elements.0"),
         ("- {id: a/b, text: t, style: s, elements: [pace], changes_within: false}", "item 1: id"),
         ("- {id: a, text: t, style: s, elements: [], changes_within: false}", "item 1: elements"),
-        ("- &x {id: a, text: t, style: s, elements: [pace], changes_within: false}\n- *x", "the id 'a' stands twice"),
+        ("- &x {id: a, text: t, style: s, elements: [pace], changes_within: false}\n- *x", "the id 'a' occurs twice"),
         ("- {id: a, text: t, style: s, elements: [pace], changes_within: false, more: 1}", "item 1: more"),
         ("{", "cannot be read"),
     ],
@@ -441,7 +441,7 @@ def test_verdicts_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert load_rows([tmp_path / "v.jsonl"]) == rows
     assert rows[0].votes == verdict.votes
     assert (rows[1].unscored, rows[1].reply, rows[1].label) == ("no score", "Hm.", "j T=0.5")
-    with pytest.raises(DataError, match=r"v\.jsonl:1: .*stands more than once"):
+    with pytest.raises(DataError, match=r"v\.jsonl:1: .*occurs more than once"):
         load_rows([tmp_path / "v.jsonl", tmp_path / "v.jsonl"])
 
 
@@ -477,7 +477,7 @@ def test_a_wrong_verdict_is_refused_by_line_and_key(tmp_path: Path, changed: dic
         ("item,system,task,rater,score\ni,s,style_following,r\n", ":2: score"),
         ("item,system,task,rater,score\ni,s,style_following,r,3,4\n", ":2: .*more values than columns"),
         ("item,system,task,score\ni,s,style_following,3\n", ":2: rater"),
-        ("item,system,task,rater,score\n" + 2 * "i,s,style_following,r,3\n", ":3: .*stands more than once"),
+        ("item,system,task,rater,score\n" + 2 * "i,s,style_following,r,3\n", ":3: .*occurs more than once"),
     ],
 )
 def test_wrong_scores_of_people_are_refused_by_line_and_column(tmp_path: Path, text: str, says: str) -> None:

@@ -100,7 +100,7 @@ def test_a_verdict_takes_the_place_of_an_unscored_row_and_of_no_verdict(tmp_path
     assert [row.score for row in load_rows([path])] == [4.0] * 8
     # A verdict before another row of the same output is one too many.
     path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
-    with pytest.raises(DataError, match="stands more than once"):
+    with pytest.raises(DataError, match="occurs more than once"):
         load_rows([path])
 
 
