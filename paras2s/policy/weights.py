@@ -113,7 +113,7 @@ def load_tensors(
                     if (ours := rename(name)) is not None:
                         own[ours].copy_(held.get_tensor(name))
     except (FileNotFoundError, SafetensorError) as error:
-        raise PolicyError(f"{path or where}: cannot be read ({error}); copy or make the checkpoint again") from error
+        raise PolicyError(f"{path or where}: cannot be read ({error}); copy the checkpoint again or make a new one") from error
 
 
 def stored_shapes(files: Iterable[Path], rename: Callable[[str], str | None] = lambda name: name) -> dict[str, tuple[int, ...]]:
@@ -132,7 +132,7 @@ def stored_shapes(files: Iterable[Path], rename: Callable[[str], str | None] = l
                     if (ours := rename(name)) is not None:
                         shapes[ours] = tuple(held.get_slice(name).get_shape())
         except (OSError, SafetensorError) as error:
-            raise PolicyError(f"{path}: cannot be read ({error}); copy or make the checkpoint again") from error
+            raise PolicyError(f"{path}: cannot be read ({error}); copy the checkpoint again or make a new one") from error
     return shapes
 
 

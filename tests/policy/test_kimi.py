@@ -318,7 +318,7 @@ HEAD = "lm_head.weight"
     ("damage", "named"),
     [
         (edit_weights(lambda state: state.pop(HEAD)), [HEAD, f"[{TEXT + CODES}, 16]", "missing"]),
-        (edit_weights(lambda state: state.update(extra=torch.zeros(3))), ["extra", "[3]", "not wanted"]),
+        (edit_weights(lambda state: state.update(extra=torch.zeros(3))), ["extra", "[3]", "not expected"]),
         (edit_weights(lambda state: state.update({HEAD: torch.zeros(9, 16)})), [HEAD, "[9, 16]"]),
         (edit_config(hidden_size=20), ["tensors do not fit", "and "]),
         (edit_config(kimia_token_offset="gone"), ["kimia_token_offset", "defaults of a class"]),

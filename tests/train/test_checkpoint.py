@@ -82,7 +82,7 @@ Q_PROJ, NORM = "model.mimo_layers.1.self_attn.q_proj.weight", "model.norm.weight
         (edit_bytes("policy.json", lambda data: data[:40]), DataError, ["policy.json", "JSON"]),
         (remove("policy.json"), DataError, ["policy.json"]),
         (edit_weights(lambda state: state.pop(Q_PROJ)), PolicyError, [Q_PROJ, "missing"]),
-        (edit_weights(lambda state: state.update(extra=torch.zeros(2))), PolicyError, ["extra", "not wanted"]),
+        (edit_weights(lambda state: state.update(extra=torch.zeros(2))), PolicyError, ["extra", "not expected"]),
         (edit_weights(lambda state: state.update({NORM: torch.ones(8)})), PolicyError, [NORM, "[8]", "[16]"]),
         (edit_bytes("model.safetensors", lambda data: data[:-64]), PolicyError, ["model.safetensors"]),
         (edit_bytes("model.safetensors", lambda data: data[:5]), PolicyError, ["model.safetensors"]),

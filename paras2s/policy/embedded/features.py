@@ -37,12 +37,12 @@ class FeatureNormalizer:
 
     @classmethod
     def of_clips(cls, clips: ClipStore, names: Sequence[str], codec: Codec) -> FeatureNormalizer:
-        """Fit the clips of training questions."""
+        """Fit a normaliser to the clips of training questions."""
         return cls.fit(np.stack([stored_features(clips, name, codec).utterance for name in names]))
 
     @classmethod
     def fit(cls, utterances: np.ndarray) -> FeatureNormalizer:
-        """Fit the prosody [n, 45] of the demonstrations' queries."""
+        """Fit a normaliser to the prosody [n, 45] of the demonstrations' queries."""
         return cls(utterances.mean(0), utterances.std(0) + 1e-3)
 
     def features(self, clip: ClipFeatures, transcript: str) -> np.ndarray:

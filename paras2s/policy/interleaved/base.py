@@ -118,7 +118,7 @@ def load_joined(
                     for own, part in zip(names[name], held.get_tensor(name).split(rows[name]), strict=True):
                         state[own].copy_(part)
     except (FileNotFoundError, SafetensorError) as error:
-        raise PolicyError(f"{path or where}: cannot be read ({error}); copy or make the checkpoint again") from error
+        raise PolicyError(f"{path or where}: cannot be read ({error}); copy the checkpoint again or make a new one") from error
     return passed_through
 
 
