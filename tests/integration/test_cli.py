@@ -105,7 +105,7 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["judge", "pair", "good.wav", "good.wav", "--instruction", "no.wav", "-s", LOCAL], "no.wav: no such file"),
         (
             ["judge", "pair", "good.wav", "good.wav", "--instruction", "Hi", "--judge", "best"],
-            "no preset 'best'; there are audio",
+            "no judge 'best'; there are audio",
         ),
         (["judge", "pair", "good.wav", "text.wav", "--instruction", "Hi", "-s", LOCAL], "text.wav: cannot be decoded"),
         (["bench", "speakbench", "--labels", "none.json", "--oracle"], "none.json: no such file"),

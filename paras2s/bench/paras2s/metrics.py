@@ -155,7 +155,8 @@ def cell(figure: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str
     """
     missing = figure["n_asked"] - figure["n_scored"]
     note = f" ({figure['n_scored']} of {figure['n_asked']})" if missing else ""
-    return number_text(figure["mean"], digits, scale=factor) + error_text(figure, factor, digits) + note
+    error = "" if figure["mean"] is None else error_text(figure, factor, digits)
+    return number_text(figure["mean"], digits, scale=factor) + error + note
 
 
 def error_text(figure: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
