@@ -218,9 +218,8 @@ class StudyStore:
     def find(self, token: str) -> Annotator | None:
         """Return the annotator with this link."""
         given = token.encode("utf-8", "surrogatepass")
-        return next(
-            (annotator for annotator in self.annotators() if secrets.compare_digest(annotator.token.encode(), given)), None
-        )
+        people = self.annotators()
+        return next((person for person in people if secrets.compare_digest(person.token.encode(), given)), None)
 
     def clicks(self, annotator: str) -> list[Click]:
         """Return all clicks of an annotator, in the order in which they were stored."""

@@ -275,10 +275,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
             folder=str(store.folder),
             study=store.study,
             form=store.form,
-            links={
-                annotator.name: str(request.url.replace(path=f"/annotate/{annotator.token}", query=""))
-                for annotator in store.annotators()
-            },
+            links={who.name: str(request.url.replace(path=f"/annotate/{who.token}", query="")) for who in store.annotators()},
             people=summaries(store),
             gold=sum(bool(item.gold) for item in store.study.items),
         )

@@ -222,9 +222,7 @@ def shown_row(folders: Folders, folder: Path, row: Row) -> Shown:
     if not clips:
         notes.append("This file does not say where its clips lie, so none can be played.")
     if change := _text(row, "change"):
-        notes.append(
-            f"The judge was given these clips {change}. Clips that a probe changes are made again each time, and not kept."
-        )
+        notes.append(f"The judge was given these clips {change}. Clips that a probe changes are made again, and not kept.")
     question = sound("question") if "question" in clips else None
     alone = len(answers) == 1
     sides = [Side(sound(name), judgements if alone else ()) for name in answers]

@@ -25,8 +25,9 @@ from paras2s.configs.schema.align import RoleConfig
 from paras2s.errors import PolicyError
 from paras2s.grpo import train_grpo
 from paras2s.policy.types import Sampling
-from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch
+from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, StepAnswers
 from paras2s.rollout.worker_group import Worker, WorkerGroup
+from paras2s.train.advantages import Values
 
 # Ray takes 127.0.0.1 for the machine's outer address.
 LOOPBACK = "127.0.0.2"
@@ -266,10 +267,10 @@ def test_without_the_learner_the_run_ends_and_can_be_resumed(machines: Machines,
     def lose_learner(*_: object) -> None:
         machines.lose(*machines.of("learner"))
 
-    def lost_before_learning(orchestrator: Orchestrator, batch: PromptBatch, *more: Any) -> dict[str, Any]:
-        if batch.step == 2:
+    def lost_before_learning(orchestrator: Orchestrator, answers: StepAnswers, *more: Any) -> tuple[dict[str, Any], Values]:
+        if answers.prompts.step == 2:
             lose_learner()
-        return update(orchestrator, batch, *more)
+        return update(orchestrator, answers, *more)
 
     machines.have(learner=1, rollout=3)
     found = spread_job(tmp_path, machines, reward=1)

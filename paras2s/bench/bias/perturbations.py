@@ -313,9 +313,8 @@ def identical(clips: Sequence[OneClip]) -> list[Trial]:
     meaning: dict[PairLabel, str] = {"1": "first", "2": "second", "tie": "tie"}
 
     def comparison(clip: OneClip) -> Comparison:
-        return Comparison(
-            f"clip {clip.id}", "against itself", lambda: clip.pair_with(lambda sound: (sound, sound)), clip.clips()
-        )
+        make = lambda: clip.pair_with(lambda sound: (sound, sound))  # noqa: E731
+        return Comparison(f"clip {clip.id}", "against itself", make, clip.clips())
 
     return [
         Trial(clip.pair.cluster, (comparison(clip),), lambda labels: [(("all",), _named(labels[0], meaning))]) for clip in clips

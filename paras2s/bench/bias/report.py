@@ -333,9 +333,7 @@ def _gap_lines(parts: Sequence[Part]) -> dict[str, Any] | None:
         return None
 
     def at(low: float, kind: str, label: str) -> Share | None:
-        matching = (
-            candidate for candidate in binned if float(candidate.group[0].split()[0]) == low and candidate.group[1] == kind
-        )
+        matching = (part for part in binned if float(part.group[0].split()[0]) == low and part.group[1] == kind)
         part = next(matching, None)
         return None if part is None else part.shares[label]
 
@@ -347,7 +345,9 @@ def _gap_lines(parts: Sequence[Part]) -> dict[str, Any] | None:
 def _lines(
     steps: list[float], lines: list[list[Share | None]], marks: list[list[float | None]], names: list[str], axis: str
 ) -> dict[str, Any]:
-    svg = svg_of([Points(steps, lines, marks)], f"{axis}: {', '.join(names)}")
+    printed = [f"{100 * mark:.1f} %" for line in marks for mark in line if mark is not None]
+    description = f"{axis}: {', '.join(names)}" + (f"; printed: {', '.join(printed)}" if printed else "")
+    svg = svg_of([Points(steps, lines, marks)], description)
     return {"names": names, "kind": "line", "axis": f"{axis}; bars: 95 % intervals; below: n", "svg": svg}
 
 

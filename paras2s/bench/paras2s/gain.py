@@ -56,7 +56,7 @@ class JudgedGain:
         interval = "no interval" if self.low is None else f"95 % interval {self.low:+.2f} to {self.high:+.2f}"
         apart = [f"{100 * share:.0f}" for share in self.contrast_shares if share is not None]
         ending = f"; contrasts told apart {apart[0]} to {apart[1]} %" if len(apart) == 2 else ""
-        counts = f"{self.questions} questions of {self.contrasts} contrasts"
+        counts = f"{self.questions} questions of {self.contrasts} contrast{'' if self.contrasts == 1 else 's'}"
         return f"by the {self.judge}: {self.difference:+.2f} ({interval}; {counts}){ending}"
 
 

@@ -131,10 +131,7 @@ class SuiteResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the reports and comparisons."""
-        return {
-            "judges": self.judges,
-            "comparisons": {" - ".join(names): comparison for names, comparison in self.comparisons.items()},
-        }
+        return {"judges": self.judges, "comparisons": {" - ".join(names): row for names, row in self.comparisons.items()}}
 
     def show(self, console: Console) -> None:
         """Print the note, the labels, each judge's report, and the comparisons."""

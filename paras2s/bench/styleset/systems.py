@@ -98,8 +98,7 @@ class PolicyDialogue:
 def shortened(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
     """Yield a dialogue of one instance, then with fewer and fewer of its turns.
 
-    The oldest go first, each with its answer, and the prompt, which gives the role, goes last. The turn to be answered always
-    stays.
+    The oldest go first, each with its answer, and the prompt, which gives the role, goes last. The turn to answer stays.
     """
     yield list(turns)
     for gone in range(2, len(turns) - 1, 2):

@@ -124,10 +124,11 @@ def test_the_page_has_what_is_printed_beside_every_share_of_the_same_judge_and_d
     assert page.count('class="mark"') == 4 * 2 + 2 + 15
     assert "49.2 % (41.9 to 56.4), n = 179; printed 49.2" in page
     assert "Hollow: as printed in AudioJudge, Fig. 3: white noise on one of the two answers" in page
-    assert "<title>printed: 85.3 %</title>" in page
+    assert "<td>85.5 % (81.9 to 88.8)</td><td>85.3 %</td>" in page
     # Every point of a line has its number below and its interval beside it.
     lines = page[page.index("at 80 the noise is inaudible") :]
-    assert lines.count('class="whisker line-') == lines.count("<circle") == 4 * 5
+    assert lines.count('class="whisker"') == 4 * 5
+    assert [line.split('class="')[0].count("<use") for line in lines.split('class="line"')[1:]] == 4 * [5]
     assert lines.count(">421</text>") == 4
     assert "for scale" not in page
 
