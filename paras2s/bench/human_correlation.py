@@ -73,7 +73,7 @@ def load_ratings(path: Path) -> list[Rating]:
 
 
 def _checked(path: Path, rows: Iterable[tuple[int, Any]], kind: type[RowKind], once: Sequence[str]) -> list[RowKind]:
-    """Record of a file's rows, those that `once` names different in each."""
+    """Read the records of a file's rows; the columns that `once` names differ in each."""
     records: dict[tuple[str, ...], RowKind] = {}
     for number, row in rows:
         try:

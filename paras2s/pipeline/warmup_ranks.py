@@ -62,13 +62,13 @@ class WarmupRank:
         self._devices = open_devices(rank, ranks, meet_at, config.policy, config.warmup.mixed_precision)
 
     def encode(self, rank: int, ranks: int) -> list[Any]:
-        """Encode every `ranks`-th demonstration; returns where they are stored."""
+        """Encode every `ranks`-th demonstration; return where they are stored."""
         config = self._run.config.warmup
         own = learned_demonstrations(self._dataset, config)[rank::ranks]
         return [ray.put(example) for example in make_examples(self._policy, self._dataset, own)]
 
     def begin(self, examples: Sequence[Any]) -> int:
-        """Spread the policy over the ranks; returns the size of a checkpoint in bytes."""
+        """Spread the policy over the ranks; return the size of a checkpoint in bytes."""
         config = self._run.config
 
         def reopen() -> Any:
@@ -79,7 +79,7 @@ class WarmupRank:
         return self._warmup.checkpoint_bytes
 
     def restore(self, folder: Path) -> int:
-        """Continue from a checkpoint; returns the step to do next."""
+        """Continue from a checkpoint; return the step to do next."""
         return self._warmup.restore(folder)
 
     def step(self, number: int) -> dict[str, float]:
@@ -106,7 +106,7 @@ class RankedWarmup:
         return ray.get([getattr(rank, method).remote(*arguments) for rank in self._ranks])[0]
 
     def restore(self, folder: Path) -> int:
-        """Continue from a checkpoint of any number of ranks above one; returns the step to do next."""
+        """Continue from a checkpoint of any number of ranks above one; return the step to do next."""
         return int(self._call("restore", folder))
 
     def step(self, number: int) -> dict[str, float]:

@@ -154,7 +154,7 @@ def run_grid(path: Path, out: Path, console: Console, quiet: bool) -> GridReport
 
 
 def _judge(name: str, suite: GridSuite, setup: GridSetup, file: Path, console: Console, quiet: bool) -> BudgetError | None:
-    """Judge one cell into its file; returns the error where the budget ended first."""
+    """Judge one cell into its file; return the error if the budget ended first."""
     try:
         return run_detection(_options(name, suite, setup, file), console, quiet).stopped
     except BudgetError as error:

@@ -107,7 +107,7 @@ def _higher(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def _nested(rows: Sequence[AnswerRow], values: Mapping[str, tuple[float, ...]]) -> Nested:
-    """Question' figures by category and contrast, in the order of the rows."""
+    """Return the questions' figures by category and contrast, in the order of the rows."""
     places = {row.query_id: (row.category, row.contrast_id) for row in rows}
     nested: dict[str, dict[str, list[tuple[float, ...]]]] = {category: {} for category, _ in places.values()}
     for query, (category, contrast) in places.items():

@@ -115,7 +115,7 @@ def _personalised(samples: np.ndarray, starts: list[int]) -> np.ndarray:
 
 
 def _runs(starts: list[int]) -> list[list[int]]:
-    """Start grouped so that in each group one window begins a second after the other."""
+    """Group the starts so that in each group one window begins a second after the other."""
     runs: list[list[int]] = []
     for start in starts:
         if runs and start - runs[-1][-1] == RATE_HZ:

@@ -209,7 +209,7 @@ class RewardModel(nn.Module):
 
     @torch.inference_mode()
     def learned_from(self, learned: Sequence[np.ndarray], held_out: Sequence[np.ndarray]) -> None:
-        """Remember the answers learned from; `held_out` are the policy's own, not learned from, and say how near is known.
+        """Remember the answers learned from; `held_out` are the policy's own, not learned from, and set how near is known.
 
         Without any of at least one step every answer counts as known.
         """

@@ -226,7 +226,7 @@ class OmniRewardModel:
 
     @torch.inference_mode()
     def score(self, pairs: Sequence[SpokenPair]) -> list[OmniScore]:
-        """Score of all pairs, `batch_size` at a time."""
+        """Score all pairs, `batch_size` at a time."""
         self.thinker.eval()
         scores = []
         for start in range(0, len(pairs), self.config.batch_size):

@@ -151,7 +151,7 @@ def _with_other_words(preferences: PreferenceSet, index: int, rng: np.random.Gen
 
 
 def _augment(question: EncodedQuestion, hide_codes: bool, rng: np.random.Generator) -> EncodedQuestion:
-    """Add noise to a question, and may hide its codes, so that the model learns the style and not which clip it is."""
+    """Add noise to a question, and sometimes hide its codes, so that the model learns the style and not which clip it is."""
     width = question.features.shape[1]
     # Words are few hundred points in hundreds of dimensions: without noise as large as they are, each is memorised.
     size = np.where(np.arange(width) < width - question.words_dim, PROSODY_NOISE, WORDS_NOISE).astype(np.float32)

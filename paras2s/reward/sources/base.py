@@ -78,7 +78,7 @@ class RewardSource(Protocol):
         """Whether it reads the embedded codec's codes."""
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """Score [B, G]."""
+        """Return scores [B, G]."""
 
 
 def on_scale(share: float) -> float:
