@@ -299,9 +299,8 @@ def draw_panels(rows: Sequence[dict[str, Any]]) -> str | None:
     shown = [row for row in rows if row.get("curve")]
     if not shown:
         return None
-    names = [
-        row["row"] if len({other["seed"] for other in shown}) == 1 else f"{row['row']}, seed {row['seed']}" for row in shown
-    ]
+    seeds = {row["seed"] for row in shown}
+    names = [row["row"] if len(seeds) == 1 else f"{row['row']}, seed {row['seed']}" for row in shown]
     return curves_svg(
         [curves_of([point_of(point) for point in row["curve"]], name) for row, name in zip(shown, names, strict=True)]
     )

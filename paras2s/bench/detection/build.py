@@ -36,9 +36,7 @@ def rate_pairs(root: Path, count: int, seed: int, count_sounds: Callable[[str], 
 
     pairs = []
     for first, second in _same_speaker(read_corpus(root), random.Random(seed)):
-        rates_hz = [
-            count_sounds(utterance.words) / soundfile.info(root / utterance.path).duration for utterance in (first, second)
-        ]
+        rates_hz = [count_sounds(clip.words) / soundfile.info(root / clip.path).duration for clip in (first, second)]
         if rates_hz[0] != rates_hz[1]:
             pairs.append(_pair(first, second, "1" if rates_hz[0] > rates_hz[1] else "2"))
         if len(pairs) == count:

@@ -331,9 +331,7 @@ def estimate_pairs(judge: AudioJudge, pairs: Sequence[DetectPair], root: Path, o
 def _refused(requests: Sequence[Any], clips: int) -> int:
     """Return the number of pairs for which a request cannot be made, of one of their clips at least."""
     size = 2 if clips == 1 else 1
-    return sum(
-        any(isinstance(request, Unscored) for request in requests[at : at + size]) for at in range(0, len(requests), size)
-    )
+    return sum(any(isinstance(call, Unscored) for call in requests[at : at + size]) for at in range(0, len(requests), size))
 
 
 def require_same_pairs(path: Path, suite: DetectSuite, judge: AudioJudge | Baseline, pairs: Sequence[DetectPair]) -> None:

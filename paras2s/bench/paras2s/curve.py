@@ -140,11 +140,7 @@ def point_of(values: dict[str, Any]) -> CurvePoint:
 
 
 def _scores(queries: Sequence[Query], teacher: Sequence[JudgedAnswer], other: Sequence[JudgedAnswer]) -> dict[str, Estimate]:
-    columns = (
-        [answer.model_score for answer in teacher],
-        [answer.score for answer in teacher],
-        [answer.score for answer in other],
-    )
+    columns = ([row.model_score for row in teacher], [row.score for row in teacher], [row.score for row in other])
     return {name: _mean(queries, column) for name, column in zip(LINES, columns, strict=True)}
 
 

@@ -48,17 +48,9 @@ def rank_categories(
     if not names:
         first = f"{next(iter(categories))!r} there, {recorded.instructions[0]!r} among the verdicts"
         raise DataError(f"--categories: names none of the instructions of the verdicts ({first})")
-    problems = [
-        Problem("no category", f"instruction {instruction}")
-        for instruction in recorded.instructions
-        if instruction not in categories
-    ]
+    problems = [Problem("no category", f"instruction {key}") for key in recorded.instructions if key not in categories]
     known = set(recorded.instructions)
-    problems += [
-        Problem("category without verdicts", f"instruction {instruction}")
-        for instruction in categories
-        if instruction not in known
-    ]
+    problems += [Problem("category without verdicts", f"instruction {key}") for key in categories if key not in known]
     aspects_of = {}
     for name in names:
         own = _of(recorded, [instruction for instruction in recorded.instructions if categories.get(instruction) == name])

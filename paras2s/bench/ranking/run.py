@@ -184,12 +184,9 @@ def judge_systems(
     def judge_chunk(chunk: Sequence[Comparison], at: Progress) -> list[dict[str, Any] | BudgetError]:
         outcomes: list[dict[str, Any] | BudgetError] = []
         for judge in judges:
-            todo = [
-                comparison for comparison in chunk if not (options.retry_unscored and file.is_judged(_key(judge, comparison)))
-            ]
+            todo = [item for item in chunk if not (options.retry_unscored and file.is_judged(_key(judge, item)))]
             pairs: list[Any] = [
-                at_rate(comparison.pair, rate_hz) if comparison.pair else Unscored(judge.name, comparison.missing)
-                for comparison in todo
+                at_rate(item.pair, rate_hz) if item.pair else Unscored(judge.name, item.missing) for item in todo
             ]
             outcomes += [
                 verdict if isinstance(verdict, BudgetError) else _row(judge.task.name, comparison, options.reference, verdict)
@@ -249,11 +246,7 @@ def _require_new(options: RankingOptions, rows: Iterable[dict[str, Any]], judges
     if others := sorted({row["reference"] for row in rows} - {options.reference}):
         raise StorageError(f"{options.out} holds verdicts against {', '.join(others)}; give another --out, or delete it")
     verdicts = [row["verdict"] for row in rows]
-    existing = [
-        f"{verdict['judge']}/{verdict['version']}/{verdict['prompt_hash']}"
-        for verdict in verdicts
-        if verdict.get("type") == "Preference"
-    ]
+    existing = [f"{row['judge']}/{row['version']}/{row['prompt_hash']}" for row in verdicts if row.get("type") == "Preference"]
     require_new(options.out, existing, [f"{judge.name}/{judge.version}/{judge.prompt.hash}" for judge in judges])
 
 

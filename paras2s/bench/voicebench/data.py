@@ -108,9 +108,7 @@ def _text(row: Mapping[str, Any], key: str) -> str:
 def _choices(prompt: str, given: Any) -> dict[str, str] | None:
     """Return the options by letter: the row's own, or as the prompt lists them ("A. ..., B. ..."), or None."""
     if given is not None:
-        if not isinstance(given, dict) or not all(
-            key in list("ABCD") and isinstance(choice, str) for key, choice in given.items()
-        ):
+        if not isinstance(given, dict) or not all(key in list("ABCD") and isinstance(text, str) for key, text in given.items()):
             raise DataError("choices: expected texts by letter, A to D")
         return given
     marks: list[re.Match[str]] = []

@@ -108,9 +108,7 @@ def answer_transcripts(
         questions = _spoken_questions(options.questions, ids)
     with progress_bar(console, "answers", len(questions), quiet) as bar:
         responses = [row[0] for row in system.answer(questions, 1, bar.at)]
-    transcripts = iter(
-        transcribe([response.clip for response in responses if response.clip is not None and not response.missing])
-    )
+    transcripts = iter(transcribe([reply.clip for reply in responses if reply.clip is not None and not reply.missing]))
     return {
         name: Unscored("", response.missing) if response.missing else next(transcripts).text
         for name, response in zip(ids, responses, strict=True)

@@ -47,11 +47,7 @@ class TransformersWordsExtractor:
             part = [audible[position] for position in places]
             with _window(recognise, size_s):
                 short = self._recognise(recognise, [clips[index] for index in part])
-            transcripts |= {
-                index: transcript
-                for index, transcript in zip(part, short, strict=True)
-                if not _doubtful(transcript, clips[index])
-            }
+            transcripts |= {n: words for n, words in zip(part, short, strict=True) if not _doubtful(words, clips[n])}
         # Whisper's own window: clips that are too long for a short one, and those that failed a check in it.
         rest = [index for index in audible if index not in transcripts]
         full = self._recognise(recognise, [clips[index] for index in rest])

@@ -56,10 +56,7 @@ class RubricJudge(Judge):
         """
         clips = [exchange.answer for exchange in exchanges if exchange.blueprint is None]
         measured = iter(self.measure(clips, on_progress) if clips else [])
-        return [
-            self._verdict(exchange, next(measured) if exchange.blueprint is None else exchange.blueprint)
-            for exchange in exchanges
-        ]
+        return [self._verdict(item, next(measured) if item.blueprint is None else item.blueprint) for item in exchanges]
 
     def measure(self, clips: Sequence[Clip], on_progress: Progress | None = None) -> list[Blueprint]:
         """Return the blueprints that this judge reads.

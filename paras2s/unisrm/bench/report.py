@@ -96,10 +96,7 @@ def _column(result: JudgeResult, column: Column, items: Sequence[Item]) -> Json:
     }  # fmt: skip
     if rating:
         pcc = {condition: figure_json(overall_correlation(items, rows[condition])) for condition in CONDITIONS}
-        return figures | {
-            "pcc": pcc.pop("own"),
-            "pcc_controls": {key: figure for key, figure in pcc.items() if key != "swapped"},
-        }
+        return figures | {"pcc": pcc.pop("own"), "pcc_controls": {key: value for key, value in pcc.items() if key != "swapped"}}
     return figures | {"order_consistency": figure_json(order_consistency(items, own, rows["swapped"]))}
 
 

@@ -93,11 +93,7 @@ class DimensionJudge:
             return Unscored(self.name, str(error))
 
     def _request(self, texts: Mapping[str, str], sounds: Mapping[str, Audio]) -> Request:
-        """Return the request for one pair.
-
-        Raises:
-            JudgeError: a text or a clip is missing, unknown, or too short.
-        """
+        """Return the request for one pair; a missing, unknown or too short text or clip raises a JudgeError."""
         parts: list[str | Audio] = []
         samples = {name: int(sound.duration_s * RATE_HZ) for name, sound in sounds.items()}
         for before, name in user_parts(self.task.id, texts, samples):

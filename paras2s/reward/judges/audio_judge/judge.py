@@ -89,9 +89,7 @@ class AudioJudge(Judge):
             raise ConfigError(f"shots: {config.shots} are to be shown, and there are {len(examples)} examples")
         chosen = examples[: config.shots]
         try:
-            self._builder = MessageBuilder(
-                config, self.task, self.prompt, signals, [self._shown(example) for example in chosen]
-            )
+            self._builder = MessageBuilder(config, self.task, self.prompt, signals, [self._shown(shot) for shot in chosen])
         except JudgeError as error:
             raise ConfigError(f"examples: {error}") from error
         self.version = self._version(chosen)
@@ -141,11 +139,10 @@ class AudioJudge(Judge):
             for number, order in enumerate(orders)
         ]
         try:
-            points = fmean([fmean(order) for order in votes])
+            means = [fmean(order) for order in votes]
+            points = fmean(means)
             label = self._label(points)
-            labels = [
-                label_of(fmean(order)) if label_of(fmean(order)) == "tie" else self._label(fmean(order)) for order in votes
-            ]
+            labels = ["tie" if label_of(mean) == "tie" else self._label(mean) for mean in means]
         except DataError as error:
             return Unscored(self.name, str(error), text)
         flat = tuple(vote for order in votes for vote in order)
@@ -280,11 +277,7 @@ class AudioJudge(Judge):
         instruction_words: str | None,
         inputs: Mapping[str, str],
     ) -> Case:
-        """Collect the task's inputs.
-
-        Raises:
-            JudgeError: something that the task needs is missing.
-        """
+        """Collect the task's inputs; a missing one raises a JudgeError."""
         if missing := [key for key in self.task.inputs if not inputs.get(key)]:
             raise JudgeError(f"{self.task.name} needs the input {missing[0]}")
         named: list[tuple[Boundary, Clip]] = list(zip(NAMES[self.task.clips], clips, strict=True))

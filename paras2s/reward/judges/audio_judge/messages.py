@@ -155,11 +155,7 @@ class SentAudio:
         return self.joined(Joined(at, (Mark(name, 0.0, at.duration_s),)))
 
     def joined(self, recording: Joined) -> Audio:
-        """Encode a recording of joined clips.
-
-        Raises:
-            JudgeError: it is too large for a request.
-        """
+        """Encode a recording of joined clips, by the rules of `alone`."""
         limits = self.limits
         data = encode_clip(recording.clip, limits.format.upper())
         self.audio_s += recording.clip.duration_s
