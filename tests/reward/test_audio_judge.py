@@ -167,7 +167,7 @@ def test_shots_limits_the_examples_and_without_examples_only_joining_the_test_is
     assert [message["role"] for message in one] == ["system", "user", "assistant", "user"]
     assert [message["role"] for message in none] == ["system", "user"]
     assert len(transcribed_in(none[1])) == 1
-    with pytest.raises(ValueError, match="there are none"):
+    with pytest.raises(ValueError, match="strategy: examples joins examples; give 'examples'"):
         AudioJudgeConfig(strategy="examples")
 
 
