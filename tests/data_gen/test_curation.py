@@ -129,7 +129,7 @@ def test_a_user_adds_a_category_and_bad_ones_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="hurry"):
         load_categories(path)
     path.write_text("hurry: {prompt: p, engine: piper, styles: [[a, b]], topics: {train: [T], test: [T]}}")
-    with pytest.raises(ConfigError, match="'t' stands in two splits"):
+    with pytest.raises(ConfigError, match="'t' is in two splits"):
         load_categories(path)
 
 
