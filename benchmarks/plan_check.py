@@ -36,7 +36,7 @@ from paras2s.configs.schema.align import ObjectiveConfig
 from paras2s.configs.schema.run import PolicyConfig, RunConfig
 from paras2s.planning import cost
 from paras2s.planning.cluster import Cluster, Figure, MeasuredDevice, PolicyFacts, load_cluster, load_rates, policy_facts
-from paras2s.planning.simulate import Answer, Lengths, decode, draw_answers, learn, make_plan
+from paras2s.planning.simulate import AnswerLength, Lengths, decode, draw_answers, learn, make_plan
 from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.kv_cache import DecodeCache, PromptCache
 from paras2s.policy.dual_stream.logprobs import picked_logprobs, teacher_forced
@@ -350,7 +350,7 @@ def predicted_phases(setting: Setting, facts: PolicyFacts, cluster: Cluster) -> 
     lengths, texts = [], []
     read_s = cost.seconds(cost.read_prompts(sizes, setting.queries, prompt_steps, 4), device, "read")
     for _ in range(DRAWS):
-        answers: list[Answer] = draw_answers(setting.queries * setting.group, audio, text, rng)
+        answers: list[AnswerLength] = draw_answers(setting.queries * setting.group, audio, text, rng)
         decoded = decode(sizes, device, cluster.engine, answers, setting.group, prompt_steps)
         learned = answers[: setting.learned * setting.group]
         times = learn(sizes, cluster, learned, setting.group, prompt_steps)

@@ -2,7 +2,7 @@
 
 python tools/check_unisrm.py RESULTS      # reads RESULTS/unisrm.json, which `paras2s unisrm run` writes
 
-The limits are loose: the smallest run knows a few dozen items by heart. They catch a tower that is deaf, a loss that does not
+The limits are loose: the smallest run has memorised a few dozen items. They catch a tower that is deaf, a loss that does not
 fall, and replies to new clips that break the format.
 """
 
