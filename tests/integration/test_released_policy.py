@@ -34,7 +34,7 @@ from paras2s.policy.moshi import MoshiPolicy
 from paras2s.policy.registry import load_policy
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import shard_files
-from paras2s.rollout.orchestrator import Orchestrator, PromptBatch
+from paras2s.rollout.orchestrator import Orchestrator, StepAnswers
 from paras2s.rollout.prompts import read_prompt
 from paras2s.types import Query, Rollout
 from paras2s.utils.io import read_jsonl
@@ -91,9 +91,9 @@ def kimi(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory, sent: list[li
     """A run of a tiny Kimi-Audio, warmed up and aligned."""
     update = Orchestrator.update
 
-    def recorded(workers: Orchestrator, batch: PromptBatch, rollouts: list[Rollout], *more: Any) -> dict[str, Any]:
-        sent.append(rollouts)
-        return update(workers, batch, rollouts, *more)
+    def recorded(workers: Orchestrator, answers: StepAnswers, *more: Any) -> Any:
+        sent.append(answers.rollouts)
+        return update(workers, answers, *more)
 
     folder = tmp_path_factory.mktemp("kimi_run")
     texts = [one.text for one in load_dataset(tiny_run / "run/data").demonstrations]
