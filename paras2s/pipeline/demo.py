@@ -21,7 +21,7 @@ PLAYED = ("cascade", "sft", "aligned", "topline")
 
 
 def announce(run: Run) -> str:
-    """Return one line on the run's stages and its time on the last machine."""
+    """Return a line on the run's stages, and how long the last run of its name took here."""
     config = run.config
     answers = config.align.steps * config.align.sampling.queries_per_step * config.align.sampling.group_size
     plan = (

@@ -346,7 +346,7 @@ class Policy(ABC):
             layer.merge()
 
     def take_off_adapters(self) -> dict[str, Any]:
-        """Leave the layers beneath the adapters alone in the model, unchanged; returns the adapters by their layers' names."""
+        """Leave the layers beneath the adapters alone in the model, unchanged; return the adapters by their layers' names."""
         adapted = {name: module for name, module in self.model.named_modules() if hasattr(module, "lora_A")}
         for name, module in adapted.items():
             parent, _, child = name.rpartition(".")

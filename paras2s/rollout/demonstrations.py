@@ -73,7 +73,7 @@ class DemonstrationFiles:
 def encode_targets_into(
     folder: Path, policy: Policy, encoder: str, clips: ClipStore, demonstrations: Sequence[Demonstration]
 ) -> tuple[list[str], int]:
-    """Encode demonstrations into files of a folder, where a file is missing; returns all names, and how many were encoded."""
+    """Encode demonstrations into files of a folder, where a file is missing; return all names, and how many were encoded."""
     names, encoded = [], 0
     for demonstration in demonstrations:
         beside = clips.cached_features(demonstration.clip)

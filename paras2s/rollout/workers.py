@@ -176,7 +176,7 @@ class RolloutWorker:
         return engine
 
     def encode(self, folder: Path, clips: ClipStore, queries: Sequence[Query]) -> tuple[list[str], int, list[Span]]:
-        """Encode the prompts of these queries that are not in the folder yet; returns their files' names, how many were
+        """Encode the prompts of these queries that are not in the folder yet; return their files' names, how many were
         encoded, and spans.
         """
         policy = self.engine.policy

@@ -64,7 +64,7 @@ def check_algorithm(config: AlignConfig) -> None:
 
 
 def no_policy_gradient(config: AlignConfig) -> str | None:
-    """Check for an algorithm that is no policy gradient."""
+    """Return what is wrong with the settings of an algorithm without a policy gradient, None if nothing is."""
     if config.objective.tis_cap is not None:
         return "tis_cap corrects policy gradients, which this is not; leave it out"
     return None

@@ -151,7 +151,7 @@ class Sharded(Devices):
                 part.reshard()
 
     def clip(self, parameters: Iterable[Tensor], norm: float) -> float:
-        """Scale the gradients of all ranks' parts down to `norm`; returns what it was."""
+        """Scale the gradients of all ranks' parts down to `norm`; return what it was."""
         total: Any = torch.nn.utils.clip_grad_norm_(list(parameters), norm)
         return float(total.full_tensor())
 
@@ -204,7 +204,7 @@ class Sharded(Devices):
         dist.barrier()
 
     def restore(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer) -> int:
-        """Fill policy and optimiser from a checkpoint of any number of ranks; returns the step to do next."""
+        """Fill policy and optimiser from a checkpoint of any number of ranks; return the step to do next."""
         from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
         from torch.distributed.checkpoint.state_dict_loader import load
 

@@ -179,7 +179,7 @@ class Learner:
         return metrics | {"grad_norm": norm}
 
     def _add_anchor(self, anchored: Sequence[Example]) -> np.ndarray | None:
-        """Add the anchor's gradient, where this update has one; returns this rank's part of its losses."""
+        """Add the anchor's gradient, where this update has one; return this rank's part of its losses."""
         anchor = self.config.objective.anchor
         if anchor is None or not anchored:
             return None

@@ -157,7 +157,7 @@ class Warmup:
         self.devices.save(folder, self.policy, self.optimiser, Position(next_step))
 
     def restore(self, folder: Path) -> int:
-        """Continue from a checkpoint; returns the step to do next."""
+        """Continue from a checkpoint; return the step to do next."""
         return self.devices.restore(folder, self.policy, self.optimiser)
 
     def export(self, folder: Path) -> None:

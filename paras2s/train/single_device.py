@@ -51,7 +51,7 @@ class Devices:
         yield
 
     def clip(self, parameters: Iterable[Tensor], norm: float) -> float:
-        """Scale gradients down to `norm`; returns what it was."""
+        """Scale gradients down to `norm`; return what it was."""
         return float(torch.nn.utils.clip_grad_norm_(list(parameters), norm))
 
     def full_tensors(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -63,7 +63,7 @@ class Devices:
         save_training(folder, policy, optimiser, position)
 
     def restore(self, folder: Path, policy: Policy, optimiser: torch.optim.Optimizer) -> int:
-        """Fill policy and optimiser from a checkpoint; returns the step to do next."""
+        """Fill policy and optimiser from a checkpoint; return the step to do next."""
         return restore_training(folder, policy, optimiser)
 
     def export(self, folder: Path, policy: Policy, reopen: Callable[[], Policy]) -> None:

@@ -28,7 +28,7 @@ class JsonCache:
     """A table of JSON values by key. A value stays until its key is written again."""
 
     def __init__(self, path: Path) -> None:
-        """Open or creates the file.
+        """Open or create the file.
 
         Raises:
             StorageError: it cannot be created, or is no such cache.

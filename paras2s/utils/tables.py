@@ -1,4 +1,4 @@
-"""One table for every report: for a terminal, as Markdown, as HTML and as JSON, and the texts of the numbers in it.
+"""One table for every report, for a terminal and as Markdown, and the texts of the numbers in it.
 
 Cells are plain text. Names and transcripts come from users' files and from models, so no form reads markup in them: each form
 has one escape, which is here.
@@ -11,8 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
-
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -24,7 +22,7 @@ MARKDOWN = re.compile(r"[\\`*|]|~~|(?<=\])\(|(?<![^\W_])_|_(?![^\W_])")
 
 
 class Styled(str):
-    """The text of a cell in a style of rich, which the console shows; bold text is bold in the other forms as well."""
+    """The text of a cell in a style of rich, which the console shows; bold text is bold in Markdown as well."""
 
     style: str
 
@@ -92,19 +90,6 @@ class Table:
         notes = [part for note in self.notes for part in ("", escape_markdown(note))]
         return "\n".join([*above, *lines, *(notes if self.head else notes[1:])])
 
-    def html(self) -> Markup:
-        """Return the table as an HTML element, its title as the caption, its notes as paragraphs below."""
-        caption = Markup("<caption>{}</caption>").format(self.title) if self.title else Markup("")
-        head = Markup("").join(Markup('<th scope="col">{}</th>').format(name) for name in self.head)
-        rows = Markup("").join(Markup("<tr>{}</tr>").format(Markup("").join(map(_html_cell, row))) for row in self.texts())
-        notes = Markup("").join(Markup("<p>{}</p>").format(note) for note in self.notes)
-        return Markup("<table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table>{}").format(caption, head, rows, notes)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return title, head, rows as text, and notes as plain JSON."""
-        rows = [[str(cell) for cell in row] for row in self.texts()]
-        return {"title": self.title, "head": list(self.head), "rows": rows, "notes": list(self.notes)}
-
 
 def escape_markdown(text: str) -> str:
     """Return text that Markdown shows as it is, in one line: no markup, no HTML, no end of a cell."""
@@ -115,11 +100,6 @@ def escape_markdown(text: str) -> str:
 def _line(cells: Sequence[str]) -> str:
     texts = ((escape_markdown(cell), isinstance(cell, Styled) and cell.bold) for cell in cells)
     return f"| {' | '.join(f'**{text}**' if bold and text else text for text, bold in texts)} |"
-
-
-def _html_cell(cell: str) -> Markup:
-    strong = isinstance(cell, Styled) and cell.bold
-    return Markup("<td><b>{}</b></td>" if strong else "<td>{}</td>").format(str(cell))
 
 
 # Numbers.

@@ -24,7 +24,7 @@ from paras2s.configs.schema.judges import JudgeConfig, JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.judges.base import Exchange, Pair, Utterance
 from paras2s.reward.judges.llm_judge import LLMJudge
-from paras2s.reward.judges.parsing import json_objects, read_pair, read_score
+from paras2s.reward.judges.parsing import JsonObject, _parts, read_pair, read_score
 from paras2s.reward.judges.prompts import as_data, load_prompt
 from paras2s.types import PairVerdict, Unscored, Verdict
 from paras2s.utils.cache import JsonCache
@@ -348,7 +348,8 @@ def test_a_score_off_the_scale_is_none(score):
 
 
 def test_objects_are_the_outermost_ones():
-    assert list(json_objects('a {"x": {"y": 1}} [{"z": 2}] {"w": 3')) == [{"x": {"y": 1}}, {"z": 2}]
+    parts = _parts('a {"x": {"y": 1}} [{"z": 2}] {"w": 3')
+    assert [part for part in parts if isinstance(part, JsonObject)] == [{"x": {"y": 1}}, {"z": 2}]
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from paras2s.audio.clip import read_clip
 from paras2s.bench.paras2s.judges import AnswerJudge, JudgedAnswer, RunJudge
-from paras2s.bench.paras2s.metrics import cell, spoken_kinds
+from paras2s.bench.paras2s.metrics import KindRow, cell, spoken_kinds
 from paras2s.bench.plots.base import svg_of
 from paras2s.bench.plots.curves import Curves
 from paras2s.bench.systems import Response, question_of_query
@@ -109,24 +109,12 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
     return points
 
 
-@dataclass(frozen=True)
-class _KindRow:
-    """See `metrics.KindRow`."""
-
-    question_text: str
-    style: str
-    text_stream: str
-    parts: Mapping[str, float]
-    family: str | None
-    contrast_id: str
-
-
 def _spoken_kinds(
     queries: Sequence[Query], rows: Sequence[dict[str, Any]], teacher: Sequence[JudgedAnswer]
 ) -> tuple[float | None, float | None, float | None]:
     """Return the kind of answers in their text and in their sound, and the share that is garbled."""
     answers = [
-        _KindRow(query.text or "", query.style or "", row["text"], verdict.parts, verdict.family, query.contrast_id)
+        KindRow(query.text or "", query.style or "", row["text"], verdict.parts, verdict.family, query.contrast_id)
         for query, row, judged in zip(queries, rows, teacher, strict=True)
         if isinstance(verdict := judged.verdict, Verdict)
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 from paras2s.bench.human_correlation import AnswerKey
 from paras2s.bench.results import AnswerRow
@@ -69,32 +69,16 @@ def summary(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[str, Any]:
     return table
 
 
-class KindRow(Protocol):
-    """The fields of an answer that `spoken_kinds` reads; an `AnswerRow` has them."""
+@dataclass(frozen=True)
+class KindRow:
+    """The fields of an `AnswerRow` that `spoken_kinds` reads, for answers that have no such row."""
 
-    @property
-    def question_text(self) -> str:
-        """The words of the question."""
-
-    @property
-    def style(self) -> str:
-        """The question's style."""
-
-    @property
-    def text_stream(self) -> str:
-        """The policy's text slot."""
-
-    @property
-    def parts(self) -> Mapping[str, float]:
-        """The parts of the judge's score."""
-
-    @property
-    def family(self) -> str | None:
-        """The kind of answer that was recognised in its sound, or None."""
-
-    @property
-    def contrast_id(self) -> str:
-        """The question's contrast."""
+    question_text: str
+    style: str
+    text_stream: str
+    parts: Mapping[str, float]
+    family: str | None
+    contrast_id: str
 
 
 @dataclass(frozen=True)
@@ -114,7 +98,7 @@ class SpokenKinds:
         return {field.name: getattr(self, field.name).to_json() for field in fields(self)}
 
 
-def spoken_kinds(rows: Sequence[KindRow], rubric: RubricJudge) -> SpokenKinds:
+def spoken_kinds(rows: Sequence[AnswerRow | KindRow], rubric: RubricJudge) -> SpokenKinds:
     """Compare the kind of answers in their text streams and in their sound; rows of judges without a kind are left out."""
     pairs = [
         (text, row.parts["kind"], row.family is None, row.contrast_id)

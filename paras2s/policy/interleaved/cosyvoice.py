@@ -86,7 +86,7 @@ class S3Tokenizer:
 
     @staticmethod
     def needs(path: Path) -> tuple[Any, Any, Any]:
-        """Find the file and the package; returns the package's log-mel, padding and network.
+        """Find the file and the package; return the package's log-mel, padding and network.
 
         Raises:
             PolicyError: no such file, or the package is missing.

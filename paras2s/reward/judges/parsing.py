@@ -58,19 +58,12 @@ class JsonObject(dict[str, Any]):
         self.repeated = frozenset(key for key, value in members if self[key] != value)
 
 
-def json_objects(text: str) -> Iterator[JsonObject]:
-    """Yield the outermost JSON objects in a text, in order; prose and broken objects are skipped.
+def _parts(text: str) -> Iterator[JsonObject | str]:
+    """Yield the outermost JSON objects of a text, in order, and the text between them, with broken objects in it.
 
     Raises:
         JudgeError: too many broken objects; each may be as long as the text.
     """
-    for part in _parts(text):
-        if isinstance(part, JsonObject):
-            yield part
-
-
-def _parts(text: str) -> Iterator[JsonObject | str]:
-    """Yield the outermost JSON objects and the text between them."""
     decoder, end, searched = json.JSONDecoder(object_pairs_hook=JsonObject, strict=False), 0, 0
     for opening in OPENING.finditer(text):
         if opening.start() < end:
