@@ -1,16 +1,22 @@
 """Three ways to attend that must agree: plain causal attention, answers behind shared prompts, and step by step.
 
-Not covered: gradients through a shared prompt (test_conformance.py, by its log-probs) and half precision.
+Not covered: gradients through a shared prompt (test_conformance.py, by its log-probs) and half precision on a GPU.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from tiny.dual_stream import small_config, small_prompt
 from torch import Tensor
 from torch.nn import functional as fn
 
 from paras2s.policy.dual_stream.kv_cache import AnswerCache, DecodeCache, PromptCache
+from paras2s.policy.dual_stream.logprobs import teacher_forced
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.dual_stream.sampler import ModelDecoder, sample
+from paras2s.policy.types import SampleRequest, Sampling
 
 LENGTHS = torch.tensor([5, 3])
 GROUP, STEPS, SIZE = 3, 4, 8
@@ -120,3 +126,32 @@ def test_a_branch_may_stop_early() -> None:
     answers = AnswerCache(memory, torch.tensor([0, 1]), STEPS)
     full = answers.attend(0, q, k, v)
     torch.testing.assert_close(answers.attend(0, q[:, :, :2], k[:, :, :2], v[:, :, :2]), full[:, :, :2])
+
+
+def half_precision_decoder(constant: float) -> DualStreamLM:
+    """Two heads of 64, half of each rotated; biases of the other half add `constant` to every score, as Qwen2's do."""
+    sizes = dict(hidden_size=128, intermediate_size=192, num_heads=2, num_kv_heads=1, rotary_share=0.5)
+    model = DualStreamLM(small_config((50,), text=40, layers=4, tap=1).model_copy(update=sizes))
+    generator = torch.Generator().manual_seed(0)
+    for name, weight in model.named_parameters():
+        if weight.ndim > 1:
+            weight.data.normal_(0, weight.shape[-1] ** -0.5, generator=generator)
+        elif name.endswith("bias"):
+            weight.data.zero_()
+        if name.endswith(("q_proj.bias", "k_proj.bias")):
+            weight.data.view(-1, 64)[:, 32:] = (constant * 64**0.5 / 32) ** 0.5
+    return model.bfloat16().eval()
+
+
+def test_half_precision_keeps_scores_in_float32_as_the_learner_does() -> None:
+    """A constant part of scores cancels in the softmax; rounded to bfloat16 it takes the rest with it (0.2 nats a token)."""
+    model = half_precision_decoder(283.0)
+    prompts = [small_prompt(model.dual_config, 1, 12, seed=1)]
+    sampling = Sampling(max_steps=24)
+    (generation,) = sample(model, SampleRequest(prompts, [[1, 2, 3, 4]], sampling), decoder=ModelDecoder(model))
+    (block,) = generation.blocks
+    with torch.no_grad():
+        scored = teacher_forced(model, prompts, [block], sampling).double().numpy()
+    gaps = np.abs(scored - block.behaviour_logp)[block.sampled]
+    assert len(gaps) > 50
+    assert gaps.mean() < 0.04

@@ -77,6 +77,21 @@ def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return like.new_zeros(shape)
 
 
+def _scores(q: Tensor, k: Tensor) -> Tensor:
+    """Return scaled scores [..., L, P] of queries [..., L, D] and keys [..., P, D], half precision's in float32.
+
+    Rounded to bfloat16, a score of 20 is off by up to 0.06. The learner's attention keeps float32, so the two would part.
+    """
+    scale = q.shape[-1] ** -0.5
+    if q.dtype not in (torch.bfloat16, torch.float16):
+        return (q * scale) @ k.transpose(-1, -2)
+    if not q.is_cuda:
+        return q.float() @ k.float().transpose(-1, -2) * scale
+    # As the device's own units do it, without a copy of the keys.
+    product = torch.bmm(q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), out_dtype=torch.float32)
+    return product.view(*q.shape[:-1], -1) * scale
+
+
 class DecodeCache:
     """Answers that grow by one step at a time, beside the prompts they follow, each stored once for its group.
 
@@ -162,14 +177,14 @@ class DecodeCache:
     ) -> Tensor:
         """Attention of queries [N, H, 1, D] over the first positions of prompts and answers; `places` None: all in order."""
         (width, stop), (rows, _, _, size), heads = spans, q.shape, self.keys.shape[2]
-        q = (q * size**-0.5).view(rows, heads, -1, size)
+        q = q.view(rows, heads, -1, size)
         prompt_k, prompt_v = self.prompt_keys[layer, :, :, :width], self.prompt_values[layer, :, :, :width]
-        over_prompt = self._by_row(self._by_prompt(q, places) @ prompt_k.transpose(2, 3), q.shape[2], places)
-        over_own = q @ self.keys[layer, :rows, :, :stop].transpose(2, 3)
+        over_prompt = self._by_row(_scores(self._by_prompt(q, places), prompt_k), q.shape[2], places)
+        over_own = _scores(q, self.keys[layer, :rows, :, :stop])
         over_prompt, over_own = (
             scores if mask is None else scores + mask for scores, mask in zip((over_prompt, over_own), unseen, strict=True)
         )
-        weights = torch.cat([over_prompt, over_own], -1).softmax(-1)
+        weights = torch.cat([over_prompt, over_own], -1).softmax(-1).to(q.dtype)
         attended = weights[..., width:] @ self.values[layer, :rows, :, :stop]
         of_prompt = self._by_prompt(weights[..., :width], places) @ prompt_v
         attended = attended + self._by_row(of_prompt, q.shape[2], places)
