@@ -161,6 +161,13 @@ def check_devices(config: RunConfig) -> None:
         ConfigError: they are too small for its workers, or its learner's ranks cannot meet.
     """
     workers = config.align.workers
+    if config.policy.device.startswith("cuda"):
+        for name in ("rollout", "learner"):
+            if not workers.by_role[name].gpus:
+                raise ConfigError(
+                    f"align.workers.{name}.gpus: policy.device is {config.policy.device}, and a worker without a share of "
+                    "a GPU sees none; set it, to 0.4 for instance where roles share one"
+                )
     if not devices_here() or workers.ray_address is not None or not workers.learner.gpus:
         return
     if (workers.learner.count > 1 or config.align.optimizer.mixed_precision) and not torch.distributed.is_nccl_available():

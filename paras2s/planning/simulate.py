@@ -212,9 +212,10 @@ def exchange_seconds(cluster: Cluster, total: float, trained: float, passes: int
 
 
 def sent_bytes(sizes: PolicySizes, plan: LearnerPlan) -> float:
-    """Return the bytes of trained weights sent to samplers: all, or the adapters alone."""
-    total = sum(cost.parameters(sizes).values())
-    return plan.weight_bytes * (cost.lora_parameters(sizes, plan.lora_rank) if plan.trainable == "lora" else total)
+    """Return the bytes of trained weights sent to samplers: all, or the adapters alone, which are float32 everywhere."""
+    if plan.trainable == "lora":
+        return 4.0 * cost.lora_parameters(sizes, plan.lora_rank)
+    return float(plan.weight_bytes * sum(cost.parameters(sizes).values()))
 
 
 def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:

@@ -83,6 +83,8 @@ class VllmEngine:
         variables = {"PYTHONPATH": str(REPOSITORY)}
         if on_gpu:
             variables["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+            # It reserves none, and works on this worker's.
+            variables["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
         strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )

@@ -63,7 +63,8 @@ def start_ray(address: str | None, cpus: int = 0) -> None:
         if address or has >= cpus or ray.get_runtime_context().namespace != LOCAL:
             return
         ray.shutdown()
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Workers without a GPU of their own see none; else each of them would open the first.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
     # A lost worker's calls are made again; Ray would print a page for each.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     # Ray runs workers at priority 15, which Linux weighs 36 where a busy program at 0 weighs 1024.
@@ -133,6 +134,12 @@ def open_devices(
         return Devices()
     device = "cuda" if torch.cuda.is_available() and policy.device != "cpu" else "cpu"
     return Sharded(rank, ranks, *meet_at, device, mixed_precision, gather)
+
+
+def give_back() -> None:
+    """Return freed memory to the device at the end of a role's turn: torch would keep it, and other roles share the device."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def meeting_point() -> tuple[str, int]:
@@ -212,6 +219,7 @@ class RolloutWorker:
             with self._recorder.span("speak"):
                 rollouts = spoken(engine.policy, rollouts)
         waves = [rollout.waves for rollout in rollouts]
+        give_back()
         return [replace(rollout, waves=()) for rollout in rollouts], waves, self._recorder.take()
 
     def generate_in_parts(
@@ -229,6 +237,7 @@ class RolloutWorker:
         often = report_every(len(flat), engine.policy.spoken_at_once)
         events = engine.generate_in_parts(query_ids, request, often)
         rollouts = yield from batches.as_they_end(self._recorder.sampling(events))
+        give_back()
         yield SampledShare([replace(rollout, waves=()) for rollout in rollouts], self._recorder.take())
 
     def _load(self, weights: dict[str, np.ndarray], version: int) -> None:
@@ -259,6 +268,7 @@ class SpeakWorker:
         speaker = self.speaker
         with self._recorder.span("speak"):
             waves = [clip.samples for clip in speaker.speak(answers.codes, answers.seeds)]
+        give_back()
         return waves, self._recorder.take()
 
 
@@ -287,6 +297,7 @@ class RewardWorker:
         with self._recorder.span("score"):
             pairs = zip(questions, with_waves(rollouts[part], waves[part]), strict=True)
             rewards = self.rewards.score([Group(question, self._answers(rollout)) for question, rollout in pairs])
+        give_back()
         return rewards, self._recorder.take()
 
     def score_spoken(
@@ -364,6 +375,7 @@ class LearnerActor:
         """Make one update; return its metrics, the advantages [B, G] it learned from, and the spans since the last update."""
         with self._recorder.span("update"):
             metrics = self.learner.step(*inputs)
+        give_back()
         return metrics, self.learner.advantages, self._recorder.take()
 
     def weights(self) -> dict[str, np.ndarray]:

@@ -77,7 +77,7 @@ class Sharded(Devices):
         if policy.frozen is not None:
             self._reference_parts = self._shard(policy.frozen, policy.spec.sharded)
         if not self._by_layer:
-            _allow_empty_call(policy.model)
+            _allow_empty_call(policy.model, self.device)
 
     def _shard(self, model: nn.Module, layers: str) -> list[Any]:
         from torch.distributed.device_mesh import init_device_mesh
@@ -246,13 +246,13 @@ def _trained() -> Any:
     return StateDictOptions(ignore_frozen_params=True, strict=False)
 
 
-def _allow_empty_call(model: Any) -> None:
-    """Let the root be called without inputs: its hooks then exchange the gradients accumulated before."""
+def _allow_empty_call(model: Any, device: torch.device) -> None:
+    """Let the root be called without inputs: its hooks then exchange the gradients accumulated before, on their device."""
     original = model.forward
 
     def forward(prompts: Any, answers: Any, sampling: Any) -> Any:
         if prompts is None:
-            return torch.zeros((), requires_grad=True) * 0.0
+            return torch.zeros((), requires_grad=True, device=device) * 0.0
         return original(prompts, answers, sampling)
 
     model.forward = forward

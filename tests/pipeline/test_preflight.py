@@ -281,6 +281,11 @@ def test_gpus_that_are_too_small_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     check_devices(RunConfig())
 
 
+def test_workers_for_a_gpu_that_reserve_none_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"align.workers.rollout.gpus: policy.device is cuda, and a worker without a share"):
+        check_devices(RunConfig.model_validate({"policy": {"device": "cuda"}}))
+
+
 def test_a_torch_without_nccl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "devices_here", lambda: [80.0 * GIB] * 8)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)

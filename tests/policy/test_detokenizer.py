@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -486,6 +487,23 @@ def test_released_rates_are_1920_samples_a_code() -> None:
     detokenizer = KimiDetokenizer(tiny_flow, vocoder, Streaming(ode_points=2))
     assert (detokenizer.sample_rate_hz, detokenizer.frame_rate_hz) == (24_000, 12.5)
     assert len(detokenizer.decode(np.array([5]), 0).samples) == 1920
+
+
+def test_a_gpu_convolves_in_float32_and_the_same_each_time(
+    detokenizer: KimiDetokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default it would round inputs to TF32; the settings are the caller's again afterwards."""
+    seen, cudnn, convolve = [], torch.backends.cudnn, torch.conv1d
+
+    def watched(*inputs: Any, **settings: Any) -> torch.Tensor:
+        seen.append((cudnn.allow_tf32, cudnn.deterministic))
+        return convolve(*inputs, **settings)
+
+    monkeypatch.setattr("torch.nn.functional.conv1d", watched)
+    before = cudnn.allow_tf32, cudnn.deterministic
+    detokenizer.decode(some_codes(3), seed=0)
+    assert set(seen) == {(False, True)}
+    assert (cudnn.allow_tf32, cudnn.deterministic) == before
 
 
 @pytest.mark.parametrize("at_once", [2, 16])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,33 @@ def test_exported_it_is_transformers_model(case: tuple[InterleavedPolicy, list[P
     with torch.no_grad():
         found, wanted = logits_of(policy.model, ids), in_double(theirs)(ids).logits
     torch.testing.assert_close(found, wanted, atol=1e-9, rtol=0)
+
+
+def test_prompts_are_embedded_where_the_weights_are() -> None:
+    """The device is a name alone; what comes back can be read on the host after `cpu`, and not before."""
+
+    class OnDevice:
+        def __getitem__(self, _: int) -> OnDevice:
+            return self
+
+        def float(self) -> OnDevice:
+            return self
+
+        def cpu(self) -> Tensor:
+            return torch.ones(2, 3)
+
+    given: list[str] = []
+
+    def embed(*parts: Tensor) -> OnDevice:
+        given.extend(part.device.type for part in parts)
+        return OnDevice()
+
+    flags = np.ones(2, dtype=bool)
+    model = SimpleNamespace(embed=embed, lm_head=SimpleNamespace(weight=torch.empty(1, device="meta")))
+    prompt = Prompt(np.zeros((2, 0), dtype=np.int64), np.zeros(2, dtype=np.int64), np.zeros((2, 3)), flags)
+    vectors = InterleavedPolicy.embed_prompt(SimpleNamespace(model=model), prompt)  # type: ignore[arg-type]
+    assert given == ["meta"] * 4
+    np.testing.assert_array_equal(vectors, np.ones((2, 3)))
 
 
 def test_adapters_are_folded_into_what_is_handed_on(case: tuple[InterleavedPolicy, list[Prompt]]) -> None:

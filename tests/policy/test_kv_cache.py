@@ -10,9 +10,10 @@ import pytest
 import torch
 from tiny.dual_stream import small_config, small_prompt
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as fn
 
-from paras2s.policy.dual_stream.kv_cache import AnswerCache, DecodeCache, PromptCache
+from paras2s.policy.dual_stream.kv_cache import AnswerCache, DecodeCache, PromptCache, _masked, _scores
 from paras2s.policy.dual_stream.logprobs import teacher_forced
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import ModelDecoder, sample
@@ -126,6 +127,31 @@ def test_a_branch_may_stop_early() -> None:
     answers = AnswerCache(memory, torch.tensor([0, 1]), STEPS)
     full = answers.attend(0, q, k, v)
     torch.testing.assert_close(answers.attend(0, q[:, :, :2], k[:, :, :2], v[:, :, :2]), full[:, :, :2])
+
+
+def test_on_a_gpu_masked_heads_get_keys_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fake GPU: shapes and devices without numbers. Grouped heads with a mask have no kernel but the one of all scores."""
+    called = []
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor, enable_gqa: bool) -> Tensor:
+        called.append((k.shape, v.shape, enable_gqa))
+        return q
+
+    monkeypatch.setattr("paras2s.policy.dual_stream.kv_cache.fn.scaled_dot_product_attention", attention)
+    with FakeTensorMode():
+        q, k = (torch.empty(3, heads, 4, 8, dtype=torch.bfloat16, device="cuda") for heads in (4, 2))
+        _masked(q, k, k, torch.zeros(3, 1, 4, 4, device="cuda"))
+    q, k = draw(3, 4, 4, 0), draw(3, 2, 4, 1)
+    _masked(q, k, k, torch.zeros(3, 1, 4, 4))
+    assert called == [((3, 4, 4, 8), (3, 4, 4, 8), False), ((3, 2, 4, 8), (3, 2, 4, 8), True)]
+
+
+def test_on_a_gpu_scores_are_made_in_float32_from_keys_as_they_are() -> None:
+    with FakeTensorMode():
+        q, k = (torch.empty(3, 2, length, 8, dtype=torch.bfloat16, device="cuda") for length in (4, 9))
+        # Fake tensors cannot be sliced where torch has no CUDA.
+        scores = _scores(q, k.narrow(2, 0, 7))
+    assert (scores.dtype, scores.shape, scores.device.type) == (torch.float32, (3, 2, 4, 7), "cuda")
 
 
 def half_precision_decoder(constant: float) -> DualStreamLM:

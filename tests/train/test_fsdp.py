@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from paras2s.errors import PolicyError
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Sampling
 from paras2s.train.checkpoint import fill_trained
+from paras2s.train.fsdp import _allow_empty_call
 from paras2s.train.single_device import Devices
 
 HERE = Path(__file__).parent
@@ -45,6 +47,13 @@ LAYERED: dict[str, dict[str, Any]] = {
     "layer anchored": {"micro_batch_size": 1, "anchor": {"demonstrations": 3, "every": 2}},
     "layer checkpointed": {"gradient_checkpointing": True, "micro_batch_size": 3},
 }
+
+
+def test_a_call_without_inputs_answers_on_the_ranks_device() -> None:
+    """FSDP waits in the streams of that device; a zero on the processor would belong to none of them."""
+    model = SimpleNamespace(forward=None)
+    _allow_empty_call(model, torch.device("meta"))
+    assert model.forward(None, None, None).device.type == "meta"
 
 
 def free_port() -> int:

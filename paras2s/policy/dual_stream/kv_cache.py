@@ -22,6 +22,16 @@ class KVCache(Protocol):
         """Attend from queries [N, H, L, D] to the cache and to keys and values [N, J, L, D]; return [N, H, L, D]."""
 
 
+def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Attend from [N, H, L, D] to [N, J, P, D] with a mask to add to scores.
+
+    A GPU has no kernel for grouped heads with a mask: it would write all scores in float32. So each gets keys of its own.
+    """
+    if q.is_cuda and (repeats := q.shape[1] // k.shape[1]) > 1:
+        k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
+    return fn.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+
+
 class PromptCache:
     """Keys and values [B, J, P, D] of every layer, with their gradients; prompts are padded on the right."""
 
@@ -34,7 +44,7 @@ class PromptCache:
         self.pairs[layer] = k, v
         if q.shape[2] == 1 < k.shape[2]:
             mask = self.unseen(q)[:, None, None]
-            return fn.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+            return _masked(q, k, v, mask)
         return fn.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
     def unseen(self, like: Tensor) -> Tensor:
@@ -58,7 +68,7 @@ class AnswerCache:
         v = torch.cat([prompt_v.index_select(0, self.prompt_of), v], 2)
         steps, prompt = q.shape[2], prompt_k.shape[2]
         mask = self._full_mask(q)[..., :steps, : prompt + steps]
-        return fn.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+        return _masked(q, k, v, mask)
 
     def _full_mask(self, like: Tensor) -> Tensor:
         if self._mask is None:

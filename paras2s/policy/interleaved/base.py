@@ -445,9 +445,10 @@ class InterleavedPolicy(StreamPolicy):
         """Return a prompt of features as vectors [L, d], or None for a prompt of ids alone."""
         if prompt.features is None:
             return None
-        audio, text = torch.from_numpy(prompt.audio_ids)[None], torch.from_numpy(prompt.text_ids)[None]
-        features, continuous = torch.from_numpy(prompt.features)[None], torch.from_numpy(prompt.continuous)[None]
-        return self.model.embed(audio, text, features, continuous)[0].float().numpy()
+        parts = (prompt.audio_ids, prompt.text_ids, prompt.features, prompt.continuous)
+        device = self.model.lm_head.weight.device
+        vectors = self.model.embed(*(torch.from_numpy(part)[None].to(device) for part in parts))
+        return vectors[0].float().cpu().numpy()
 
     def _weight(self, name: str) -> Tensor:
         owner, _, kind = name.rpartition(".")

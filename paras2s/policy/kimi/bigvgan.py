@@ -196,7 +196,14 @@ class BigVGAN(nn.Module):
         self.conv_post = Conv(channels[-1], 1, 7, bias=False)
 
     def forward(self, mel: Tensor) -> Tensor:
-        """[..., T, M], natural logarithm of the magnitude, to samples [..., T * hop] in -1..1."""
+        """[..., T, M], natural logarithm of the magnitude, to samples [..., T * hop] in -1..1.
+
+        In float32 as it says, and the same each time: a GPU would by default round inputs to TF32, and choose its sums' order.
+        """
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
+            return self._samples(mel)
+
+    def _samples(self, mel: Tensor) -> Tensor:
         kinds = len(self.config.resblock_kernel_sizes)
         x = self.conv_pre(mel.transpose(-1, -2))
         taps = x.new_tensor(kaiser_sinc())
