@@ -7,6 +7,9 @@ import platform
 import shutil
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
 from paras2s.audio.assets import ASSETS, asset_path
 from paras2s.errors import AssetError
 from paras2s.utils.process_pool import cores
@@ -44,12 +47,27 @@ OPTIONAL = {
 }
 
 
+def requested_versions() -> dict[str, SpecifierSet]:
+    """Return the versions that this package requests of others, by name and over all its parts; {} if it is not installed."""
+    versions: dict[str, SpecifierSet] = {}
+    try:
+        lines = importlib.metadata.requires("paras2s") or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    for requirement in map(Requirement, lines):
+        versions[requirement.name] = versions.get(requirement.name, SpecifierSet()) & requirement.specifier
+    return versions
+
+
 def examine() -> dict[str, Any]:
     """Return the state of every part, and facts of the machine. A part that is not `needed` may be missing."""
     parts: list[dict[str, Any]] = []
+    requested = requested_versions()
     for package, stops in (PACKAGES | OPTIONAL).items():
         try:
-            version, ok = importlib.metadata.version(package), True
+            version, versions = importlib.metadata.version(package), requested.get(package, SpecifierSet())
+            ok = versions.contains(version, prereleases=True)
+            version = version if ok else f"{version}; needs {versions}"
         except importlib.metadata.PackageNotFoundError:
             version, ok = "not installed", False
         parts.append({"part": package, "ok": ok, "is": version, "switches_off": stops, "needed": package in PACKAGES})
