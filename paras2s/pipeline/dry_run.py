@@ -28,6 +28,7 @@ from paras2s.policy.registry import NEW_POLICY, kind_of
 from paras2s.train.learner import prepare
 
 # The cluster whose devices a run with GPUs is laid on where none are here.
+KEPT = ("kept keys and values", "recorded steps", "context")
 DEFAULT_CLUSTER, HERE = "h100x8", "this_machine"
 
 
@@ -181,7 +182,7 @@ def _learner(config: RunConfig, skeleton: Skeleton, cluster: Cluster, planned: M
         "gradients": planned["gradients"] * (8.0 * trained / shards) / planned["optimiser"],
         "activations": planned["activations"],
         "logits": planned["logits"],
-    }
+    } | {part: planned[part] for part in ("attention", "context") if part in planned}
     if shards > 1 and plan.gather == "step":
         device["gathered"] = full + gradients
     elif "gathered" in planned:
@@ -218,8 +219,8 @@ def _vocoder(skeleton: Skeleton) -> dict[str, float]:
 
 
 def _caches(role: str, planned: Mapping[str, float]) -> dict[str, float]:
-    """Return what the plan counts of a role while it works."""
-    return {part: planned[part] for part in TURNS[role] if part in planned}
+    """Return what the plan counts of a role while it works, and what a GPU keeps for its process."""
+    return {part: planned[part] for part in (*TURNS[role], *KEPT) if part in planned}
 
 
 def _reward(config: RunConfig, planned: Mapping[str, float]) -> RoleMemory:
@@ -227,7 +228,10 @@ def _reward(config: RunConfig, planned: Mapping[str, float]) -> RoleMemory:
     if not networks:
         return RoleMemory({}, {})
     working = planned.get("reward model's activations", 0.0)
-    return RoleMemory({"reward model": float(bytes_of(*networks.values())), "reward model's activations": working}, {})
+    context = {part: planned[part] for part in ("context",) if part in planned}
+    return RoleMemory(
+        {"reward model": float(bytes_of(*networks.values())), "reward model's activations": working} | context, {}
+    )
 
 
 def dry_run_json(report: DryRun) -> dict[str, Any]:

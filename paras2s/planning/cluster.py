@@ -44,6 +44,11 @@ class PeakDevice(Section):
     decode_share: Figure = Field(description="share of peak_tflops in the products of a decoded step")
     memory_share: Figure = Field(description="share of memory_gb_s in a decoded step")
     step_overhead_ms: Figure = Field(description="overhead of a decoded step: launches, the draw, the host")
+    host_gb_s: Figure | None = Field(None, description="rate from page-locked host memory; null: not counted")
+    context_gib: Figure | None = Field(None, description="a process's context and its libraries' workspaces; null: none")
+    recorded_launch_kib: Figure | None = Field(
+        None, description="memory of a launch in a recorded step; null: steps are not recorded"
+    )
 
 
 class MeasuredDevice(Section):

@@ -11,6 +11,7 @@ Alphabet: d hidden, f intermediate, j = key heads x head size, V vocabulary, P p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -31,6 +32,8 @@ BACK_LAUNCHES = 2.4
 ATTENTION_BACK = 2.5
 # Bytes of an AdamW update of one float32 weight: four read (weight, gradient, two moments), three written.
 ADAMW_BYTES = 28
+# Of `policy/dual_stream/captured.py`: positions to which lengths are rounded up, and launches of a layer in a recorded step.
+RECORDED_POSITIONS, RECORDED_LAYER_LAUNCHES = 64, 41
 
 
 @dataclass(frozen=True)
@@ -429,6 +432,29 @@ def rollout_memory(
     }
 
 
+def recorded_steps(sizes: PolicySizes, rows: int, most_steps: int, text_steps: int) -> tuple[int, int]:
+    """Return how many sizes of a step are recorded at most, and launches of one (policy/dual_stream/captured.py).
+
+    A step is recorded for each size of rows and each 64 positions of answers, and again while some still write text.
+    """
+    # Two for each doubling: 1, 2, 3, 4, 6, 8, 12 and so on.
+    row_sizes = max(1, 2 * (rows - 1).bit_length())
+    through = sizes.shared + 2 * sizes.branch
+    graphs = row_sizes * (math.ceil(most_steps / RECORDED_POSITIONS) + math.ceil(text_steps / RECORDED_POSITIONS))
+    return graphs, RECORDED_LAYER_LAUNCHES * through
+
+
+def beneath_bytes(sizes: PolicySizes, dtype_bytes: int) -> float:
+    """Return the bytes of the weights beneath a sampler's adapters, which every update brings from the host."""
+    return float(dtype_bytes * sizes.cached_layers * layer_products(sizes))
+
+
+def attention_bytes(sizes: PolicySizes, rows: int, steps: int, prompt_steps: int, dtype_bytes: int) -> float:
+    """Return the bytes of masked attention on a GPU: keys and values of each head (kv_cache.py), and their gradients."""
+    copies = 4 if sizes.heads > sizes.kv_heads else 0
+    return float(copies * dtype_bytes * sizes.hidden * rows * (prompt_steps + steps))
+
+
 def speak_memory(facts: PolicyFacts) -> dict[str, float]:
     """Return bytes on a device that makes sound of codes, by part."""
     if (speaker := facts.speaking) is None:
@@ -447,6 +473,7 @@ REMEDIES = {
     "logits": "a smaller learner.logits_at_once, or fewer engine.rows",
     "gathered": "align.lora: {rank: 16}, roles apart, or align.workers.learner.gather: layer",
     "keys and values": "fewer engine.rows, or a lower policy.max_answer_steps",
+    "kept keys and values": "fewer engine.rows, or a lower policy.max_answer_steps",
     "reward model": "roles apart, with devices for the reward",
     "reward model's activations": "a lower batch_size in the reward source's options",
     "rollout weights": "roles apart, or engine.dtype_bytes: 2",

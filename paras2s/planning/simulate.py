@@ -219,11 +219,17 @@ def sent_bytes(sizes: PolicySizes, plan: LearnerPlan) -> float:
 
 
 def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:
-    """Return the seconds to send the trained weights to every rollout device, over a transport of its own or by the links."""
-    plan, moved = cluster.learner, sent_bytes(sizes, cluster.learner)
+    """Return the seconds to send the trained weights to every rollout device, over a transport of its own or by the links.
+
+    Adapters are folded there into the weights beneath them, which come from the host.
+    """
+    plan, device, moved = cluster.learner, cluster.rates, sent_bytes(sizes, cluster.learner)
+    folded_s = 0.0
+    if plan.trainable == "lora" and isinstance(device, PeakDevice) and device.host_gb_s is not None:
+        folded_s = cost.beneath_bytes(sizes, cluster.engine.dtype_bytes) / (device.host_gb_s.value * 1e9)
     if cluster.transport_gb_s is not None:
-        return moved / (cluster.transport_gb_s.value * 1e9)
-    return moved / bandwidth(cluster, plan.shard_over if cluster.roles.layout == "colocated" else cluster.devices)
+        return folded_s + moved / (cluster.transport_gb_s.value * 1e9)
+    return folded_s + moved / bandwidth(cluster, plan.shard_over if cluster.roles.layout == "colocated" else cluster.devices)
 
 
 # -- the plan -----------------------------------------------------------------------------------------------------------
@@ -486,7 +492,7 @@ def role_memory(
     """Return bytes by part on one device of each role by itself."""
     plan, engine = cluster.learner, cluster.engine
     answers_each = math.ceil(load.queries * load.group / cluster.count("rollout"))
-    rows = min(engine.rows, answers_each)
+    sampled = rows = min(engine.rows, answers_each)
     rank = plan.lora_rank if plan.trainable == "lora" else None
     prompts = math.ceil(rows / load.group)
     rollout = cost.rollout_memory(sizes, engine, facts, rows, prompts, load.audio.most, load.prompt_steps, rank)
@@ -501,17 +507,30 @@ def role_memory(
     groups = math.ceil(rows / load.group)
     learner = cost.learner_memory(sizes, plan, rows, groups, longest, min(text, longest), load.prompt_steps)
     judge = {"reward model": reward.resident_bytes, "reward model's activations": reward.working_bytes}
-    bytes_by_role = {"rollout": rollout, "speak": speak, "learner": learner, "reward": judge if reward.resident_bytes else {}}
-    return (
-        bytes_by_role if cluster.count("speak") else {role: parts for role, parts in bytes_by_role.items() if role != "speak"}
-    )
+    roles = {"rollout": rollout, "speak": speak, "learner": learner, "reward": judge if reward.resident_bytes else {}}
+    if isinstance(device := cluster.rates, PeakDevice):
+        chunk = min(rows, plan.chunk_rows or rows)
+        attention = cost.attention_bytes(sizes, chunk, longest, load.prompt_steps, plan.weight_bytes)
+        roles["learner"] = learner | {"attention": attention}
+        roles["rollout"] = _recorded(rollout, device, cost.recorded_steps(sizes, sampled, load.audio.most, min(text, longest)))
+        if (context := device.context_gib) is not None:
+            roles = {role: parts | ({"context": cost.GIB * context.value} if parts else {}) for role, parts in roles.items()}
+    return roles if cluster.count("speak") else {role: parts for role, parts in roles.items() if role != "speak"}
+
+
+def _recorded(rollout: dict[str, float], device: PeakDevice, recorded: tuple[int, int]) -> dict[str, float]:
+    """Return a sampler's memory where its steps are recorded: they keep their caches, to which they refer."""
+    if device.recorded_launch_kib is None:
+        return rollout
+    kept = {"kept keys and values" if part == "keys and values" else part: size for part, size in rollout.items()}
+    return kept | {"recorded steps": math.prod(recorded) * 1024 * device.recorded_launch_kib.value}
 
 
 # What a role gives back when its turn on a device ends.
 TURNS = {
     "rollout": ("compiled step", "keys and values", "logits", "vocoder's keys and values"),
     "speak": ("vocoder's keys and values",),
-    "learner": ("activations", "logits", "gathered"),
+    "learner": ("activations", "attention", "logits", "gathered"),
     "reward": ("reward model's activations",),
 }
 

@@ -83,14 +83,14 @@ class Engine(Protocol):
 class MergedAdapters:
     """The adapters of a policy that only samples: kept apart, and folded into its weights whenever they change.
 
-    A step then costs as much as without adapters. The weights beneath stay on the host, since taking a product off weights
-    in half precision does not give them back. There a product far smaller than its weight is rounded away: `parity_*` in a
-    run's metrics says by how much sampler and learner differ.
+    A step then costs as much as without adapters. The weights beneath stay on the host (page-locked, where there is a GPU):
+    taking a product off weights in half precision does not give them back. There a product far smaller than its weight is
+    rounded away: `parity_*` in a run's metrics says by how much sampler and learner differ.
     """
 
     def __init__(self, policy: Policy) -> None:
         self._layers = policy.take_off_adapters()
-        self._beneath = {name: layer.get_base_layer().weight.detach().cpu().clone() for name, layer in self._layers.items()}
+        self._beneath = _on_host({name: layer.get_base_layer().weight.detach() for name, layer in self._layers.items()})
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -108,7 +108,24 @@ class MergedAdapters:
         for name, layer in self._layers.items():
             weight = layer.get_base_layer().weight
             added = sum(layer.get_delta_weight(adapter) for adapter in layer.active_adapters)
-            weight.copy_(self._beneath[name].to(weight.device) + added)
+            weight.copy_(self._beneath[name].to(weight.device, non_blocking=True) + added)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that `fold` reads of the weights beneath."""
+        return sum(weight.nbytes for weight in self._beneath.values())
+
+
+def _on_host(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy weights to the host, a block for each precision: page-locked blocks are rounded up to a power of two."""
+    held: dict[str, Tensor] = {}
+    for dtype in {weight.dtype for weight in weights.values()}:
+        alike = {name: weight for name, weight in weights.items() if weight.dtype == dtype}
+        counts = [weight.numel() for weight in alike.values()]
+        block = torch.empty(sum(counts), dtype=dtype, pin_memory=any(weight.is_cuda for weight in alike.values()))
+        parts = zip(alike.items(), block.split(counts), strict=True)
+        held |= {name: part.view(weight.shape).copy_(weight) for (name, weight), part in parts}
+    return held
 
 
 class NativeEngine:
@@ -117,6 +134,8 @@ class NativeEngine:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.version = -1
+        # Of the last update: bytes from the learner, and those beneath the adapters, from the host.
+        self.moved_bytes = 0
         self._adapters: MergedAdapters | None = None
 
     def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
@@ -128,6 +147,8 @@ class NativeEngine:
         else:
             fill(self._adapters.tensors, weights, "the learner's weights")
             self._adapters.fold()
+        beneath = 0 if self._adapters is None else self._adapters.moved_bytes
+        self.moved_bytes = beneath + sum(value.nbytes for value in weights.values())
         self.version = version
 
     def generate(self, query_ids: Sequence[str], request: SampleRequest, with_waves: bool = True) -> list[Rollout]:

@@ -35,6 +35,18 @@ def test_kimi_audio_has_the_parameters_counted_by_hand() -> None:
     assert sum(parts.values()) == 9_766_334_464
 
 
+def test_a_gpus_own_memory_by_hand() -> None:
+    """32 rows, answers of up to 600 steps with up to 140 of text: 10 sizes of rows, and 10 and 3 lengths of 64 positions."""
+    from paras2s.policy.dual_stream.captured import POSITIONS, size_of
+
+    assert cost.recorded_steps(TINY, 32, 600, 140) == (10 * (10 + 3), 41 * 4)
+    assert cost.RECORDED_POSITIONS == POSITIONS
+    for rows in (1, 2, 3, 7, 32, 100, 256):
+        assert len({size_of(count) for count in range(1, rows + 1)}) <= cost.recorded_steps(TINY, rows, 64, 0)[0]
+    # Two heads share a key of 2 numbers: on a GPU each gets its own, 4 numbers a position, for keys, values and gradients.
+    assert cost.attention_bytes(TINY, 3, 10, 5, 2) == 4 * 2 * 4 * 3 * 15
+
+
 @pytest.mark.parametrize(
     "sizes",
     [{}, {"hidden_size": 96, "intermediate_size": 160, "num_layers": 3, "tap_layer": 0, "num_heads": 6, "num_kv_heads": 2}],

@@ -38,6 +38,11 @@ def test_the_papers_setting_adds_up() -> None:
     assert found.devices_usd == pytest.approx(3 * found.device_hours)
     assert found.judge_usd == 0
     assert not found.problems
+    # A process for each of three roles, and 130 recorded steps of 34 layers.
+    on_device = found.memory["every device"]
+    assert [on_device[f"{role} context"] for role in ("rollout", "learner", "reward")] == [0.6 * 2**30] * 3
+    assert on_device["rollout recorded steps"] == 10 * (10 + 3) * 41 * 34 * 8 * 1024
+    assert "rollout kept keys and values" in on_device
 
 
 def test_longer_answers_more_answers_and_fewer_devices_take_longer() -> None:

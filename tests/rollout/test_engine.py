@@ -14,6 +14,7 @@ import torch
 from tiny.dual_stream import small_config, small_model, small_policy, small_prompt, small_rollouts
 
 from paras2s.errors import PolicyError
+from paras2s.planning.cost import PolicySizes, beneath_bytes
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import SampleRequest, Sampling
 from paras2s.policy.weights import fill, to_arrays
@@ -163,6 +164,25 @@ def test_a_sampler_folds_adapters_into_its_weights_each_time_anew() -> None:
             block = rollout.blocks[0]
             there = logp[row * GROUP : (row + 1) * GROUP, : block.tokens.shape[1]]
             np.testing.assert_allclose(np.where(block.sampled, there, 0), block.behaviour_logp, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_update_moves_the_adapters_and_the_weights_beneath_them(dtype: torch.dtype) -> None:
+    """As the plan counts them: adapters in float32, and the seven products of every layer, from the host."""
+    engine = NativeEngine(with_adapters(dtype))
+    adapters = {name: value.astype(np.float32) for name, value in other_adapters(0).items()}
+    engine.set_weights(adapters, 0)
+    products = [
+        layer.get_base_layer().weight
+        for layer in engine._adapters._layers.values()  # type: ignore[union-attr]
+    ]
+    sizes = PolicySizes(
+        hidden=16, intermediate=24, layers=3, tap=0, heads=4, kv_heads=2, vocab=0, text_rows=0, audio_rows=0, codebooks=2,
+        continuous=3,
+    )  # fmt: skip
+    beneath = beneath_bytes(sizes, dtype.itemsize)
+    assert beneath == sum(weight.nbytes for weight in products)
+    assert engine.moved_bytes == beneath + sum(value.nbytes for value in adapters.values())
 
 
 def test_half_precision_weights_are_not_worn_by_folding() -> None:
