@@ -45,8 +45,8 @@ def check_policy(
     from paras2s.audio.clip import read_clip
     from paras2s.cli.options import print_json
     from paras2s.policy.contract import check_policy as run_checks
-    from paras2s.policy.contract import subject_of
     from paras2s.policy.official import check_against, read_dump
+    from paras2s.policy.subject import subject_of
     from paras2s.policy.trained_checks import check_trained, read_pairs
     from paras2s.policy.types import Turn
     from paras2s.utils.progress import open_console

@@ -266,9 +266,19 @@ class Policy(ABC):
         return tuple(self.model(prompts, answers, sampling))
 
     @property
+    def final_ids(self) -> dict[str, tuple[int, ...]]:
+        """Ids that end an answer, by slot; {}: no single id does."""
+        return {}
+
+    @property
     def device(self) -> torch.device:
         """The device of the weights."""
         return next(self.model.parameters()).device
+
+    @contextmanager
+    def whole_gradient(self) -> Iterator[None]:
+        """Inside, gradients also pass where this policy holds them back by choice; by default it holds none back."""
+        yield
 
     def freeze_reference(self) -> None:
         """Copy the present weights as the reference, for training without LoRA."""

@@ -9,97 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from paras2s.audio.clip import Clip
 from paras2s.errors import ParaS2SError, PolicyError, one_line
 from paras2s.policy.base import Policy, flat
-from paras2s.policy.types import AnswersSoFar, Generation, Prompt, SampleRequest, Sampling, Turn
+from paras2s.policy.subject import Finding, Subject, sample_dialogues
+from paras2s.policy.types import AnswersSoFar, Generation, SampleRequest, Sampling
 from paras2s.types import Block
-
-# Nats by which two ways to the same log-prob may differ, of one token; half precision rounds by position in a batch.
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One check: `ok` is None if it does not apply, and `detail` says what was measured or why not."""
-
-    name: str
-    ok: bool | None
-    detail: str
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A policy with prompts to try it on, of different length, and how far numbers may be apart."""
-
-    policy: Policy
-    prompts: tuple[Prompt, ...]
-    tolerance: float
-    steps: int = 8
-    group: int = 3
-    text: str = "hello there"
-
-    @property
-    def warm(self) -> Sampling:
-        """A temperature of its own for each stream."""
-        return Sampling(0.7, 1.4, self.steps)
-
-    def seeds(self, prompts: int, group: int) -> list[list[int]]:
-        """[B, G], all different."""
-        return [[1000 * row + number for number in range(group)] for row in range(prompts)]
-
-    def sampled(self, sampling: Sampling) -> list[Generation]:
-        """G answers to every prompt."""
-        return self.policy.generate(SampleRequest(self.prompts, self.seeds(len(self.prompts), self.group), sampling))
-
-    def scored(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor, ...]:
-        """Teacher-forced, without a gradient."""
-        with torch.no_grad():
-            return self.policy.logprobs(prompts, answers, sampling)
-
-
-def sample_dialogues(rate_hz: int) -> list[list[Turn]]:
-    """Make questions of different length, the second of two clips: sliding tones, since no check needs speech."""
-    dialogues = []
-    for number, durations in enumerate([(1.3,), (0.5, 0.8), (0.4,)]):
-        turns = []
-        for index, duration_s in enumerate(durations):
-            time_s = np.arange(round(duration_s * rate_hz)) / rate_hz
-            pitch_hz = 150 + 60 * number + 40 * index + 30 * np.sin(4 * time_s)
-            wave = 0.3 * np.sin(2 * np.pi * np.cumsum(pitch_hz) / rate_hz) * (0.6 + 0.4 * np.sin(9 * time_s))
-            turns.append(Turn("user", "hello there", Clip(wave.astype(np.float32), rate_hz)))
-        dialogues.append(turns)
-    return dialogues
-
-
-def subject_of(policy: Policy, dialogues: Sequence[Sequence[Turn]] | None = None) -> Subject:
-    """Return a policy and prompts; prompts of several clips are left out for a policy that refuses them."""
-    prompts = []
-    for turns in dialogues or sample_dialogues(policy.spec.input_rate_hz):
-        try:
-            prompts.append(_prompt_of(policy, turns))
-        except PolicyError:
-            if len(turns) == 1:
-                raise
-    return Subject(policy, tuple(prompts), TOLERANCE[next(policy.model.parameters()).dtype])
-
-
-def _prompt_of(policy: Policy, turns: Sequence[Turn]) -> Prompt:
-    """Return a dialogue's prompt; a policy that speaks given words, as CSM does, is given some."""
-    try:
-        return policy.encode_prompt(turns)
-    except PolicyError as refused:
-        try:
-            return policy.encode_prompt([*turns, Turn("assistant", "hello there")])
-        except PolicyError:
-            raise refused from None
 
 
 def _apart(first: Tensor | np.ndarray, second: Tensor | np.ndarray) -> float:
@@ -128,9 +49,10 @@ def _row(blocks: Sequence[Block], answer: int) -> tuple[Block, ...]:
 
 def behaviour_is_scored(subject: Subject) -> Finding:
     """1: log-probs from sampling equal those from teacher forcing."""
-    worst = 0.0
-    for sampling in (Sampling(max_steps=subject.steps), subject.warm):
+    worst, longest = 0.0, 0
+    for sampling in (Sampling(max_steps=max(subject.long_steps, subject.steps)), subject.warm):
         generations = subject.sampled(sampling)
+        longest = max(longest, *(block.tokens.shape[1] for generation in generations for block in generation.blocks))
         for number, logp in enumerate(subject.scored(subject.prompts, _answers(generations), sampling)):
             row = 0
             for generation in generations:
@@ -138,7 +60,8 @@ def behaviour_is_scored(subject: Subject) -> Finding:
                 answers, steps = block.tokens.shape[:2]
                 worst = max(worst, _apart(logp[row : row + answers, :steps], block.behaviour_logp))
                 row += answers
-    return Finding("1 sampled log-probs are the scored ones", worst <= subject.tolerance, f"{worst:.2e} nats apart at most")
+    detail = f"{worst:.2e} nats apart at most, in answers of up to {longest} steps"
+    return Finding("1 sampled log-probs are the scored ones", worst <= subject.tolerance, detail)
 
 
 def batch_is_one_by_one(subject: Subject) -> Finding:
@@ -402,6 +325,114 @@ def parts_are_the_same(subject: Subject) -> Finding:
     return Finding("11 sampled in parts it is the same", ok, detail)
 
 
+# Answers whose draws are counted, and their temperatures; those are compared with probabilities at cooler ones.
+DRAWN, HOT, COOL = 128, 1.6, 0.9
+# Standard errors by which draws may differ from their probabilities, and tokens of a slot that say something about it.
+MAX_ERRORS, MIN_TOKENS = 5.0, 50
+
+
+def draws_follow_probabilities(subject: Subject) -> Finding:
+    """12: tokens are drawn with the probabilities that are recorded for them.
+
+    Their probability at a cooler temperature, divided by the one at which they were drawn, is 1 on average, whatever the
+    vocabulary. Tokens drawn from another distribution give another average, also where what is recorded agrees.
+    """
+    name, hot, cool = "12 draws follow their probabilities", *(Sampling(t, t, subject.steps) for t in (HOT, COOL))
+    (generation,) = subject.policy.generate(SampleRequest(subject.prompts[:1], subject.seeds(1, DRAWN), hot))
+    scored = [subject.scored(subject.prompts[:1], [generation.blocks], sampling) for sampling in (hot, cool)]
+    errors: dict[str, float] = {}
+    for block, drawn, cooler in zip(generation.blocks, *scored, strict=True):
+        ratios = (cooler - drawn).double().exp().cpu().numpy() - 1
+        for slot, slot_name in enumerate(block.slots):
+            ratio = ratios[..., slot][block.sampled[..., slot]]
+            if len(ratio) >= MIN_TOKENS and ratio.any():
+                errors[slot_name] = float(ratio.sum() / np.sqrt((ratio**2).sum()))
+    if not errors:
+        return Finding(name, None, f"no slot has {MIN_TOKENS} tokens in {DRAWN} answers of {subject.steps} steps")
+    worst = max(errors, key=lambda slot_name: abs(errors[slot_name]))
+    detail = f"{len(errors)} slots, {worst} {errors[worst]:+.1f} standard errors from 1"
+    return Finding(name, abs(errors[worst]) <= MAX_ERRORS, detail)
+
+
+def slopes_are_gradients(subject: Subject) -> Finding:
+    """13: log-probs of each slot change along a random direction of the adapters as their gradient says.
+
+    A pass without a gradient knows nothing of what was detached on the way: a trunk, a prompt's keys.
+    """
+    name, policy = "13 gradients are slopes", subject.policy
+    if subject.tolerance > 0.05:
+        return Finding(name, None, "half precision is too coarse for a slope: give --dtype float32")
+    # Norms are in float32 in some models of float64 weights.
+    width, bound = (1e-4, 1e-2) if subject.tolerance < 1e-3 else (3e-3, 0.1)
+    answers, worst = _answers(subject.sampled(subject.warm)), 0.0
+    with _adapters(policy) as matrices, policy.whole_gradient():
+        generator = torch.Generator().manual_seed(1)
+        steps = [torch.randn(matrix.shape, generator=generator).to(matrix) for matrix in matrices.values()]
+        parts = policy.logprobs(subject.prompts, answers, subject.warm)
+        sums = [part[..., slot].sum() for part in parts for slot in range(part.shape[-1])]
+        found = [torch.autograd.grad(one, list(matrices.values()), retain_graph=True, allow_unused=True) for one in sums]
+        sides = []
+        for signed in (width, -2 * width, width):
+            for matrix, step in zip(matrices.values(), steps, strict=True):
+                matrix.data += signed * step
+            sides.append([part.double().sum((0, 1)) for part in subject.scored(subject.prompts, answers, subject.warm)])
+        slopes = (torch.cat(sides[0]) - torch.cat(sides[1])).cpu() / (2 * width)
+        for gradients, slope in zip(found, slopes.tolist(), strict=True):
+            pairs = [(gradient, step) for gradient, step in zip(gradients, steps, strict=True) if gradient is not None]
+            along = sum(float((gradient * step).sum()) for gradient, step in pairs)
+            size = sum(float(gradient.square().sum()) for gradient, _ in pairs) ** 0.5
+            worst = max(worst, abs(along - slope) / max(size, abs(slope), 1e-9))
+    return Finding(name, worst <= bound, f"{len(sums)} slots, at most {worst:.1e} of a gradient's length apart")
+
+
+def answers_end(subject: Subject) -> Finding:
+    """14: an answer ends at each of its end ids, and only there."""
+    name, policy = "14 an answer ends at its ends", subject.policy
+    if not policy.final_ids:
+        return Finding(name, None, "the policy names no end ids")
+    hot = Sampling(HOT, HOT, subject.steps)
+    (generation,) = policy.generate(SampleRequest(subject.prompts[:1], subject.seeds(1, DRAWN), hot))
+    seen, wrong = dict.fromkeys((end for ends in policy.final_ids.values() for end in ends), 0), 0
+    for answer, reason in enumerate(generation.finish_reason):
+        ended = spoke = False
+        for block in generation.blocks:
+            for slot in (number for number, slot_name in enumerate(block.slots) if slot_name in policy.final_ids):
+                ids, sampled = block.tokens[answer, :, slot], block.sampled[answer]
+                ends = np.flatnonzero(np.isin(ids, policy.final_ids[block.slots[slot]]) & sampled[:, slot])
+                ended, spoke = ended or len(ends) > 0, spoke or bool(sampled[:, slot].any())
+                for step in ends[:1]:
+                    seen[int(ids[step])] += 1
+                    wrong += bool(sampled[step + 1 :].any())
+        wrong += reason == "eos" and spoke and not ended
+    unseen = [str(end) for end, count in seen.items() if not count]
+    ended_at = ", ".join(f"{count} at {end}" for end, count in seen.items() if count)
+    detail = f"{ended_at or 'none'} of {DRAWN} answers; {wrong} wrong" + f"; not drawn: {', '.join(unseen)}" * bool(unseen)
+    return Finding(name, (None if len(unseen) == len(seen) else True) if not wrong else False, detail)
+
+
+def merged_is_the_same(subject: Subject) -> Finding:
+    """6c: folded into the weights, adapters do what they did beside them."""
+    policy, answers = subject.policy, _answers(subject.sampled(subject.warm))
+    trainable = {name: parameter.requires_grad for name, parameter in policy.model.named_parameters()}
+    policy.add_lora(2, 4)
+    layers = {name: module for name, module in policy.model.named_modules() if hasattr(module, "lora_A")}
+    beneath = {name: layer.get_base_layer().weight.detach().cpu().clone() for name, layer in layers.items()}
+    try:
+        _perturb(policy)
+        trained = flat(subject.scored(subject.prompts, answers, subject.warm))
+        policy.merge_lora()
+        apart = _apart(flat(subject.scored(subject.prompts, answers, subject.warm)), trained)
+    finally:
+        if policy.adapters:
+            policy.take_off_adapters()
+        for name, weight in beneath.items():
+            policy.model.get_submodule(name).weight.data.copy_(weight)
+        for name, parameter in policy.model.named_parameters():
+            parameter.requires_grad_(trainable[name])
+    ok = apart <= max(1e-5, subject.tolerance)
+    return Finding("6 merged it is the same", ok, f"{len(layers)} layers, {apart:.2e} nats apart")
+
+
 def _first_step(block: Block) -> Block:
     """Return the block's first step: as short as an answer can be."""
     labels = None if block.labels is None else block.labels[:, :1]
@@ -421,6 +452,10 @@ CHECKS: tuple[Callable[[Subject], Finding], ...] = (
     targets_are_scored,
     layers_are_read_alike,
     parts_are_the_same,
+    draws_follow_probabilities,
+    slopes_are_gradients,
+    answers_end,
+    merged_is_the_same,
 )
 
 

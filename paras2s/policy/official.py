@@ -20,7 +20,7 @@ import torch
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
-from paras2s.policy.contract import Finding
+from paras2s.policy.subject import Finding
 from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, ClassVar
@@ -192,6 +193,15 @@ class OmniPolicy(Policy):
         for part in (self.model.thinker, self.model.talker):
             part.gradient_checkpointing_enable({"use_reentrant": False})
         self.model.gradient_checkpointing = True
+
+    @contextmanager
+    def whole_gradient(self) -> Iterator[None]:
+        """Inside, the sound's gradient reaches the thinker."""
+        held, self.model.talker_gradient = self.model.talker_gradient, True
+        try:
+            yield
+        finally:
+            self.model.talker_gradient = held
 
     def take_off_adapters(self) -> dict[str, Any]:
         """Leave the layers beneath the adapters alone in the model; what is given stays frozen."""

@@ -333,6 +333,11 @@ class Qwen3OmniPolicy(OmniPolicy):
         return self.model.thinker.model.audio_tower, self.model.thinker.model.visual, self.model.code2wav
 
     @property
+    def final_ids(self) -> dict[str, tuple[int, ...]]:
+        """The talker's."""
+        return {"audio0": (self.model.ids.codec_end,)}
+
+    @property
     def audio_pad(self) -> tuple[int, ...]:
         """See `Qwen3Network.pads`."""
         return self.model.pads

@@ -226,6 +226,11 @@ class QwenOmniPolicy(OmniPolicy):
         return self.model.thinker.model.audio_tower, self.model.thinker.model.visual, self.model.token2wav
 
     @property
+    def final_ids(self) -> dict[str, tuple[int, ...]]:
+        """The talker's."""
+        return {"audio0": self.ids.codec_ends}
+
+    @property
     def audio_pad(self) -> tuple[int, ...]:
         """The codec's pad."""
         return (self.ids.codec_pad,)

@@ -21,7 +21,7 @@ import torch
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import AssetError, PolicyError, one_line
 from paras2s.policy.base import Policy
-from paras2s.policy.contract import Finding
+from paras2s.policy.subject import Finding
 from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block
 from paras2s.utils.io import read_text

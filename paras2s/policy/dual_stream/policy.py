@@ -48,6 +48,12 @@ class StreamPolicy(Policy):
             for name, (kind, start, stop) in zip(slot_names(config.num_codebooks), kinds, strict=True)
         )
 
+    @property
+    def final_ids(self) -> dict[str, tuple[int, ...]]:
+        """Those of the first audio slot; of the only slot where there is no audio branch."""
+        config = self.config
+        return {"audio0": config.audio_end_ids} if config.num_codebooks else {self.spec.slots[0].name: config.text_end_ids}
+
     def generate(self, request: SampleRequest) -> list[Generation]:
         """See `sampler.sample`."""
         self.model.eval()
