@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick results paper unisrm test test-vllm vllm-env trace lint docs clean
+.PHONY: demo quick results paper unisrm gpu-check test test-vllm vllm-env trace lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -26,6 +26,10 @@ paper: .venv/.offline .venv/.unisrm
 # UniSRM's embedded edition in its short form, from the data to the bench, one seed. Stopped, it goes on where it was.
 unisrm: .venv/.unisrm
 	$(BIN)/paras2s unisrm run embedded_short --folder runs/unisrm-short
+
+# What one GPU tells in nine minutes, to gpu.jsonl (docs/gpu.md). `make gpu-check TINY=--tiny` runs it on a processor.
+gpu-check: .venv/.offline
+	$(BIN)/python tools/gpu_check.py --out gpu.jsonl $(TINY)
 
 # A process a core. A file stays in one, since what its tests share is made once; all that start Ray stay together.
 test: .venv/.dev lint

@@ -1,0 +1,447 @@
+"""Measure what one GPU tells in about nine minutes, with random weights of true size made on it.
+
+    python tools/gpu_check.py --out gpu.jsonl          (make gpu-check)
+    python tools/gpu_check.py --tiny                   (the same code on a processor, small)
+
+It needs torch, transformers, peft, safetensors and pydantic: no Ray, no sound library and no released files. Each part prints a
+line of JSON; a part that fails prints its error, and the next goes on. docs/gpu.md says what to compare.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as fn
+
+from paras2s.configs.schema.align import AlignConfig
+from paras2s.configs.schema.base import preset_path, read_values
+from paras2s.policy.dual_stream.captured import CapturedDecoder, graph_recorder
+from paras2s.policy.dual_stream.model import DualStreamLM
+from paras2s.policy.dual_stream.sampler import ModelDecoder, sample
+from paras2s.policy.kimi.policy import KimiPolicy, stream_config
+from paras2s.policy.types import Prompt, SampleRequest, Sampling
+from paras2s.rollout.engine import NativeEngine, answer_seeds
+from paras2s.train.fsdp import Sharded
+from paras2s.train.learner import Learner
+from paras2s.types import Block, Reward
+
+GIB = 2**30
+QUERIES, GROUP, PROMPT = 4, 8, 68
+LORA = {"rank": 16, "alpha": 32}
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+class Bench:
+    """The device, the sizes, and where lines go; `kept` has what later parts use again."""
+
+    def __init__(self, tiny: bool, out: Path | None) -> None:
+        self.tiny, self.out, self.kept = tiny, out, dict[str, Any]()
+        self.device = torch.device("cpu" if tiny else "cuda")
+        self.dtype = torch.float32 if tiny else torch.bfloat16
+        self.steps, self.short = (10, 10) if tiny else (395, 128)
+        self.released = dict(read_values(preset_path("kimi", "released")))
+
+    def say(self, part: str, **values: Any) -> None:
+        """Print a line, and add it to the file."""
+        rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
+        line = json.dumps({"part": part} | rounded)
+        print(line, flush=True)
+        if self.out is not None:
+            with self.out.open("a") as file:
+                file.write(line + "\n")
+
+    def clock(self, work: Callable[[], Any]) -> tuple[Any, float]:
+        """Return what the work gives, and its seconds on the device."""
+        self._wait()
+        started = time.perf_counter()
+        result = work()
+        self._wait()
+        return result, time.perf_counter() - started
+
+    def _wait(self) -> None:
+        if not self.tiny:
+            torch.cuda.synchronize()
+
+    def peak_gib(self) -> float:
+        """Return the most memory since the last call."""
+        if self.tiny:
+            return 0.0
+        peak = torch.cuda.max_memory_allocated() / GIB
+        torch.cuda.reset_peak_memory_stats()
+        return peak
+
+    def used_gib(self) -> float:
+        """Return the device's memory in use, recorded graphs and context included."""
+        if self.tiny:
+            return 0.0
+        free, total = torch.cuda.mem_get_info()
+        return (total - free) / GIB
+
+    def free(self, *names: str) -> None:
+        """Let go of kept things and give their memory back."""
+        for name in names:
+            self.kept.pop(name, None)
+        if not self.tiny:
+            torch.cuda.empty_cache()
+
+    @contextmanager
+    def counted_waits(self) -> Iterator[list[Any]]:
+        """Count the times that the host waits for the device; on a processor there are none."""
+        if self.tiny:
+            yield []
+            return
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                yield caught
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+
+    def kimi(self, seed: int = 0, bias: float = 0.0) -> KimiPolicy:
+        """Make Kimi-Audio with random weights; `bias` adds a constant part to scores, as Qwen2's biases do."""
+        config, ids = dict(self.released["config"]), dict(self.released["special_ids"])
+        if self.tiny:
+            config |= {
+                "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "kimia_mimo_layers": 1,
+                "kimia_mimo_transformer_from_layer_index": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+                "kimia_adaptor_input_dim": 16, "vocab_size": 700, "kimia_token_offset": 600, "pad_token_id": 599,
+            }  # fmt: skip
+            ids = {name: 580 + number for number, name in enumerate(ids)}
+        text_only = ids.pop("text_only_id")
+        with torch.device("meta"):
+            model = DualStreamLM(stream_config(config, ids, "released"))
+        model = model.to(self.dtype).to_empty(device=self.device)
+        noise = torch.Generator(device=self.device).manual_seed(seed)
+        half = model.dual_config.hidden_size // model.dual_config.num_heads // 2
+        for name, weight in model.named_parameters():
+            if weight.ndim > 1:
+                weight.data.normal_(0, 0.6 / weight.shape[-1] ** 0.5, generator=noise)
+            else:
+                weight.data.fill_(1.0 if name.endswith(("norm.weight", "layers.4.weight")) else 0.0)
+            if bias and name.endswith(("q_proj.bias", "k_proj.bias")):
+                # The slowest channels of the rotation, which turn little.
+                heads = weight.data.view(-1, 2 * half)
+                heads[:, half - 4 : half] = heads[:, -4:] = bias
+        model.model.embed_tokens.weight.data.normal_(0, 0.7, generator=noise)
+        words: Any = types.SimpleNamespace(decode=lambda _: "", encode=lambda _: [])
+        return KimiPolicy(model, words, text_only, 8192, Path("/nowhere"))
+
+    def prompts(self, policy: KimiPolicy) -> list[Prompt]:
+        """Make spoken questions of 5 s, of nearly one length."""
+        rng, config, made = np.random.default_rng(0), policy.config, []
+        for number in range(QUERIES):
+            length = (16 if self.tiny else PROMPT) - number % 3
+            audio, text = np.full((length, 1), config.blank_id), np.full(length, config.blank_id)
+            speech = np.zeros(length, dtype=bool)
+            speech[2 : length - 4] = True
+            count = int(speech.sum())
+            audio[speech] = rng.integers(config.text_vocab, config.vocab_size, (count, 1))
+            features = np.zeros((length, config.continuous_dim), np.float16)
+            features[speech] = rng.standard_normal((count, config.continuous_dim))
+            made.append(Prompt(audio, text, features, speech, code_offsets=config.codebook_offsets))
+        return made
+
+    def request(self, policy: KimiPolicy, steps: int, step: int = 0) -> SampleRequest:
+        """Ask for G answers to each question."""
+        return SampleRequest(self.prompts(policy), answer_seeds(0, step, range(QUERIES), GROUP), Sampling(max_steps=steps))
+
+
+# -- the parts, most telling first --------------------------------------------------------------------------------------
+
+
+def versions(bench: Bench) -> None:
+    """Name device, libraries, commit and command."""
+    from importlib.metadata import version
+
+    commit = subprocess.run(
+        ["git", "-C", REPOSITORY, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    bench.say(
+        "versions",
+        device="processor" if bench.tiny else torch.cuda.get_device_name(),
+        commit=commit.stdout.strip() or "unknown",
+        command=" ".join(["tools/gpu_check.py", *sys.argv[1:]]),
+        **{name: version(name) for name in ("torch", "transformers", "peft")},
+    )
+
+
+def attention(bench: Bench) -> None:
+    """Measure attention behind prompts, with keys of their own for each head and grouped: back-ends, memory, seconds."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    rows, heads, groups, size = 8, 28, 4, 128
+    steps, width = (16, 24) if bench.tiny else (bench.steps, bench.steps + PROMPT)
+    q, k, v = (torch.randn(rows, count, length, size, device=bench.device, dtype=bench.dtype)
+               for count, length in ((heads, steps), (groups, width), (groups, width)))  # fmt: skip
+    mask = torch.zeros(rows, 1, steps, width, device=bench.device, dtype=bench.dtype)
+    every = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH)
+    for name, repeats in (("grouped", 1), ("own keys", heads // groups)):
+        own_k, own_v, backends = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1), []
+
+        def attend(k: Tensor = own_k, v: Tensor = own_v) -> Tensor:
+            return fn.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=k.shape[1] < heads)
+
+        for backend in every:
+            try:
+                with sdpa_kernel(backend):
+                    attend()
+                backends.append(backend.name)
+            except RuntimeError:
+                continue
+        bench.peak_gib()
+        held = 0.0 if bench.tiny else torch.cuda.memory_allocated() / GIB
+        _, seconds = bench.clock(attend)
+        bench.say("attention", keys=name, seconds=seconds, extra_gib=bench.peak_gib() - held, backends=backends)
+
+
+def sampling(bench: Bench) -> None:
+    """Sample 32 rows: milliseconds a step plain and recorded, waits of the host, memory of the graphs, and the same answers."""
+    policy, seconds = bench.clock(bench.kimi)
+    bench.kept["sampler"] = policy
+    bench.say("build", seconds=seconds, parameters=sum(p.numel() for p in policy.model.parameters()), peak_gib=bench.peak_gib())
+    request, plain = bench.request(policy, bench.short), ModelDecoder(policy.model)
+    sample(policy.model, request, decoder=plain)
+    with bench.counted_waits() as waits:
+        expected = sample(policy.model, request, decoder=plain)
+    expected, seconds = bench.clock(lambda: sample(policy.model, request, decoder=plain))
+    ms = 1e3 / bench.short
+    bench.say("sample plain", ms_a_step=ms * seconds, waits_a_step=len(waits) / bench.short, peak_gib=bench.peak_gib())
+    record = (lambda work: lambda: work()) if bench.tiny else graph_recorder(policy.device)
+    decoder, before = CapturedDecoder(policy.model, record), bench.used_gib()
+    for run in range(3):
+        found, seconds = bench.clock(lambda: sample(policy.model, request, decoder=decoder))
+        pairs = [(a.blocks[0], b.blocks[0]) for a, b in zip(found, expected, strict=True)]
+        same = all(np.array_equal(a.tokens, b.tokens) for a, b in pairs)
+        bench.say(
+            "sample recorded", run=run, ms_a_step=ms * seconds, graphs=len(decoder._recorded), records=decoder.records,
+            same_tokens=same, gib_of_graphs_and_cache=bench.used_gib() - before, peak_gib=bench.peak_gib(),
+        )  # fmt: skip
+
+
+def parity(bench: Bench) -> None:
+    """Compare sampler and learner, with scores that have a constant part of 0 and more."""
+    for bias in (0.0, 5.0, 10.0):
+        _parity(bench, bias)
+        bench.free()
+
+
+def _parity(bench: Bench, bias: float) -> None:
+    policy = bench.kimi(1, bias)
+    request = bench.request(policy, 10 if bench.tiny else 96)
+    found = policy.generate(request)
+    with torch.no_grad():
+        blocks = [one.blocks for one in found]
+        (scored,), seconds = bench.clock(lambda: policy.logprobs(request.prompts, blocks, request.sampling))
+    values = scored.double().cpu().numpy().reshape(len(found), -1, *scored.shape[1:])
+    numbers = {}
+    for slot, name in enumerate(("text", "audio")):
+        gaps = [
+            np.abs(logp[:, : block.tokens.shape[1], slot] - block.behaviour_logp[..., slot])[block.sampled[..., slot]]
+            for (block,), logp in zip(blocks, values, strict=True)
+        ]
+        gap = np.concatenate(gaps)
+        numbers |= {f"{name}_mean": float(gap.mean()), f"{name}_max": float(gap.max())}
+    bench.say("parity", bias=bias, seconds=seconds, **numbers)
+
+
+def learning(bench: Bench) -> None:
+    """Make three steps of GRPO with adapters and recomputed layers, sampler and learner on one device; save and restore."""
+    policy, sampler = bench.kimi(), bench.kept.pop("sampler", None) or bench.kimi()
+    torch.manual_seed(0)
+    config = AlignConfig.model_validate(
+        {
+            "steps": 10, "lora": LORA, "sampling": {"queries_per_step": QUERIES, "group_size": GROUP},
+            "objective": {"groups_per_update": QUERIES, "max_logprob_gap": 9.0},
+            "optimizer": {
+                "lr": 5e-4, "adaptor_lr": 5e-4, "warmup_steps": 1, "micro_batch_size": 8, "gradient_checkpointing": True,
+            },
+        }
+    )  # fmt: skip
+    learner, engine = Learner(policy, config, bench.steps), NativeEngine(sampler)
+    sampler.add_lora(**LORA)
+    bench.peak_gib()
+    for step in range(3):
+        weights = learner.weights()
+        _, weights_s = bench.clock(lambda: engine.set_weights(weights, step))  # noqa: B023 - called at once
+        request, ids = bench.request(sampler, bench.steps, step), [str(number) for number in range(QUERIES)]
+        rollouts, sample_s = bench.clock(lambda: engine.generate(ids, request, False))  # noqa: B023 - called at once
+        sampling_gib = bench.peak_gib()
+        rewards = [[Reward(float((7 * row + 3 * column) % 5), {}) for column in range(GROUP)] for row in range(QUERIES)]
+        metrics, update_s = bench.clock(lambda: learner.step(request.prompts, rollouts, rewards))  # noqa: B023 - at once
+        numbers = {name: float(metrics[name]) for name in ("loss", "kl", "grad_norm")}
+        numbers |= {name: float(value) for name, value in metrics.items() if name.startswith("parity_")}
+        bench.say(
+            "step", number=step, new_weights_s=weights_s, new_weights_gib=engine.moved_bytes / GIB, sample_s=sample_s,
+            update_s=update_s, peak_sampling_gib=sampling_gib, peak_update_gib=bench.peak_gib(), **numbers,
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        _, save_s = bench.clock(lambda: learner.save(Path(folder) / "checkpoint"))
+        _, restore_s = bench.clock(lambda: learner.restore(Path(folder) / "checkpoint"))
+    bench.say("checkpoint", save_s=save_s, restore_s=restore_s, next_step=learner.next_step)
+    bench.free()
+
+
+def sound(bench: Bench) -> None:
+    """Speak 16 answers together: seconds, memory, and whether an answer is the same alone and again."""
+    from paras2s.policy.kimi.bigvgan import BigVGAN, BigVGANConfig
+    from paras2s.policy.kimi.detokenizer import KimiDetokenizer
+    from paras2s.policy.kimi.flow_matching import FlowConfig, FlowModel
+
+    sizes, vocoder = (json.loads(json.dumps(self)) for self in (bench.released["audio_detokenizer"], bench.released["vocoder"]))
+    if bench.tiny:
+        sizes["model"]["dit"].update(hidden_size=32, depth=1, num_heads=2)
+        vocoder["upsample_initial_channel"] = 128
+    flow = FlowModel(FlowConfig.from_released(sizes)).to(bench.device, bench.dtype)
+    detokenizer = KimiDetokenizer(flow, BigVGAN(BigVGANConfig.from_released(vocoder)).to(bench.device))
+    rng, count = np.random.default_rng(0), 2 if bench.tiny else 16
+    codes = [rng.integers(0, 16_384, 3 if bench.tiny else 388) for _ in range(count)]
+    if not bench.tiny:
+        detokenizer.decode_all(codes, range(count))
+    bench.peak_gib()
+    together, seconds = bench.clock(lambda: detokenizer.decode_all(codes, range(count)))
+    peak = bench.peak_gib()
+    alone, again = (detokenizer.decode_all(codes[:1], [0])[0].samples for _ in range(2))
+    size = float(np.linalg.norm(alone)) or 1.0
+    bench.say(
+        "sound", answers=count, seconds=seconds, sound_s=sum(clip.duration_s for clip in together), peak_gib=peak,
+        batch_apart=float(np.linalg.norm(together[0].samples - alone)) / size, same_again=bool(np.array_equal(alone, again)),
+    )  # fmt: skip
+    bench.free()
+
+
+def sharded(bench: Bench) -> None:
+    """Spread a learner over one rank in mixed precision, score and differentiate."""
+    policy = bench.kimi()
+    policy.add_lora(**LORA)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = int(held.getsockname()[1])
+    devices = Sharded(0, 1, "127.0.0.1", port, str(bench.device), True)
+    try:
+        _, seconds = bench.clock(lambda: devices.spread(policy))
+        bench.say("one rank", seconds=seconds, peak_gib=bench.peak_gib())
+    finally:
+        devices.close()
+    bench.free()
+
+
+def omni(bench: Bench) -> None:
+    """Qwen2.5-Omni's thinker and talker: sampling, and a pass with its gradient at 400 and 1,550 codes."""
+    from transformers import Qwen2_5OmniConfig
+
+    from paras2s.policy.dual_stream.sampler import uniforms_of
+    from paras2s.policy.qwen_omni import OmniIds, Qwen25Network, _empty
+
+    if bench.tiny:
+        sys.path.insert(0, str(REPOSITORY / "tests"))
+        from tiny.qwen_omni import tiny_config, tiny_tokenizer
+
+        config = tiny_config(tiny_tokenizer())
+    else:
+        # The talker's sizes are the release's, of 1.35 billion parameters.
+        thinker = dict(read_values(preset_path("qwen2.5-omni-7b", "released")))["thinker_config"]
+        talker = {
+            "hidden_size": 896, "intermediate_size": 18_944, "num_hidden_layers": 24, "num_attention_heads": 12,
+            "num_key_value_heads": 4, "head_dim": 128, "embedding_size": 3584, "vocab_size": 8448,
+        }  # fmt: skip
+        config = Qwen2_5OmniConfig(thinker_config=thinker, talker_config=talker, enable_audio_output=True)
+    text = config.thinker_config.text_config
+    words = text.vocab_size
+    with bench.device:
+        network = Qwen25Network(_empty(config, bench.dtype), OmniIds.read(config, words - 2, words - 3), False)
+    for name, weight in network.named_parameters():
+        if weight.ndim > 1:
+            weight.data.normal_(0, 0.5 / weight.shape[-1] ** 0.5)
+        else:
+            weight.data.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
+    bench.say("omni build", parameters=sum(weight.numel() for weight in network.parameters()), peak_gib=bench.peak_gib())
+    rng, length, count = np.random.default_rng(0), 160, 125
+    speech = np.zeros(length, dtype=bool)
+    speech[20 : 20 + count] = True
+    features = np.zeros((length, text.hidden_size), np.float32)
+    features[speech] = rng.standard_normal((int(speech.sum()), text.hidden_size))
+    prompt = Prompt(np.zeros((length, 0), np.int64), rng.integers(0, min(words, 250), length), features, speech)
+    steps = 4 if bench.tiny else 64
+    seeds = [[0, 1, 2, 3], [4, 5, 6, 7]]
+    request = SampleRequest([prompt, prompt], seeds, Sampling(max_steps=steps))
+    (_, audio), seconds = bench.clock(lambda: network.sample(request, uniforms_of(seeds, steps, 2).to(bench.device)))
+    bench.say(
+        "omni sample",
+        ms_a_step=1e3 * seconds / (2 * steps),
+        codes=audio.counts.float().mean().item(),
+        peak_gib=bench.peak_gib(),
+    )
+    _omni_passes(bench, network, prompt, words)
+
+
+def _omni_passes(bench: Bench, network: Any, prompt: Prompt, words: int) -> None:
+    """Measure a pass of eight answers with its gradient, with and without recomputed layers."""
+    rng = np.random.default_rng(1)
+
+    def block(name: str, steps: int, stop: int) -> Block:
+        shape = (8, steps, 1)
+        return Block((name,), rng.integers(0, stop, shape), np.ones(shape, bool), np.zeros(shape))
+
+    network.requires_grad_(False)
+    for name, weight in network.named_parameters():
+        weight.requires_grad_(name.endswith("q_proj.weight") and ("talker.model" in name or "language_model" in name))
+    for codes in (5,) if bench.tiny else (400, 1550):
+        blocks = (block("text", min(codes, 150), min(words - 4, 250)), block("audio0", codes, network.ids.codes))
+        for recomputed in (True, False):
+            network.gradient_checkpointing = recomputed
+            for part in (network.thinker, network.talker):
+                part.gradient_checkpointing_enable(
+                    {"use_reentrant": False}
+                ) if recomputed else part.gradient_checkpointing_disable()
+
+            def backward(blocks: tuple[Block, ...] = blocks) -> None:
+                sum(part.sum() for part in network([prompt], [blocks], Sampling())).backward()
+
+            _, seconds = bench.clock(backward)
+            bench.say("omni pass", codes=codes, recomputed=recomputed, seconds=seconds, peak_gib=bench.peak_gib())
+            network.zero_grad()
+
+
+PARTS = (versions, attention, sampling, parity, sound, learning, sharded, omni)
+
+
+def main() -> int:
+    """Run the parts; return 1 if one failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("parts", nargs="*", choices=[[], *(part.__name__ for part in PARTS)], help="default: all")
+    parser.add_argument("--tiny", action="store_true", help="small sizes on a processor")
+    parser.add_argument("--out", type=Path, help="file to add the lines to")
+    given = parser.parse_args()
+    bench, failed = Bench(given.tiny, given.out), 0
+    for part in PARTS:
+        if given.parts and part.__name__ not in given.parts:
+            continue
+        try:
+            part(bench)
+        except Exception as error:
+            failed += 1
+            where = traceback.format_exc().splitlines()[-3].strip()
+            bench.say(part.__name__, failed=f"{type(error).__name__}: {error}"[:400], at=where[:160])
+            bench.free("sampler")
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
