@@ -338,3 +338,11 @@ def test_settings_and_commands_import_nothing_heavy() -> None:
     code = f"import sys, paras2s.configs.schema.run, paras2s.cli.app; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_rule_between_settings_is_said_without_all_of_them() -> None:
+    changes = {"policy.weights": "models/none", "policy.kind": "my:P", "policy.max_answer_steps": 9}
+    with pytest.raises(ConfigError, match=r"more than 0\.001") as refused:
+        load_config(CONFIGS / "demo.yaml", changes)
+    assert "(got" not in str(refused.value)
+    assert len(str(refused.value)) < 400

@@ -16,7 +16,7 @@ from paras2s.pipeline.demonstrations import learned_demonstrations
 from paras2s.pipeline.preflight import check_align
 from paras2s.pipeline.refresh import open_refresher
 from paras2s.policy.base import Policy
-from paras2s.policy.registry import kind_of, policy_class
+from paras2s.policy.registry import is_checkpoint, kind_of, policy_class
 from paras2s.policy.types import Prompt
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.sources.base import RewardQuestion
@@ -110,6 +110,11 @@ def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
     if (run.aligned_dir / "trainer.json").is_file():
         run.say("  the aligned policy is there already")
         return
+    if not is_checkpoint(run.sft_dir):
+        raise ConfigError(
+            f"{run.sft_dir}: there is no policy to align; run `paras2s warmup` first (warmup.steps: 0 takes released weights "
+            "as they are)"
+        )
     check_align(run, resume)
     config = run.config.align
     kind = policy_class(run.config.policy.kind or kind_of(run.sft_dir))

@@ -13,7 +13,7 @@ from paras2s.data_gen.dataset import Dataset
 from paras2s.pipeline.demonstrations import first_policy, learned_demonstrations, make_examples
 from paras2s.pipeline.preflight import check_run
 from paras2s.policy.answers import answer_settings_of, write_answer_settings
-from paras2s.policy.registry import is_checkpoint
+from paras2s.policy.registry import is_checkpoint, kind_of, policy_class
 from paras2s.run import Run
 from paras2s.train.checkpoint import describe_size, latest_checkpoint, remove_superseded, step_name
 from paras2s.train.sft import Warmup
@@ -48,6 +48,8 @@ def run_warmup(run: Run, dataset: Dataset) -> None:
         run.say("  the SFT policy is there already")
         return
     check_run(run)
+    if (weights := run.config.policy.weights) is not None:
+        policy_class(run.config.policy.kind or kind_of(weights)).check_queries(weights, dataset.queries)
     torch.set_num_threads(cores())
     config = run.config.warmup
     if config.steps == 0:

@@ -215,6 +215,15 @@ class Policy(ABC):
             raise PolicyError(NO_ENCODER.format(cls.__name__))
 
     @classmethod
+    def check_queries(cls, folder: Path, queries: Sequence[Query]) -> None:
+        """Check that a checkpoint's folder has what its prompts for these questions need; by default nothing is needed.
+
+        Raises:
+            PolicyError: it has not.
+        """
+        return None
+
+    @classmethod
     def augment_prompt(cls, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
         """Return a prompt with noise added for training, unchanged by default. It needs no weights: the driver has none."""
         return prompt

@@ -363,7 +363,7 @@ def slopes_are_gradients(subject: Subject) -> Finding:
     if subject.tolerance > 0.05:
         return Finding(name, None, "half precision is too coarse for a slope: give --dtype float32")
     # Norms are in float32 in some models of float64 weights.
-    width, bound = (1e-4, 1e-2) if subject.tolerance < 1e-3 else (3e-3, 0.1)
+    width, bound = (1e-4, 1e-2) if subject.tolerance < 1e-3 else (3e-4, 0.05)
     answers, worst = _answers(subject.sampled(subject.warm)), 0.0
     with _adapters(policy) as matrices, policy.whole_gradient():
         generator = torch.Generator().manual_seed(1)

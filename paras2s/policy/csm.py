@@ -19,7 +19,7 @@ Alphabet: B prompts, G answers a prompt, N answers, L prompt positions, T steps,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -245,12 +245,7 @@ class CsmPolicy(Policy):
         Raises:
             PolicyError: there are none for a question.
         """
-        missing = sorted({query.transcript for query in queries} - self.replies.keys())
-        if missing:
-            raise PolicyError(
-                f"CSM speaks given words: {REPLIES} beside its weights has none for {len(missing)} of the questions, "
-                f'such as {missing[0]!r}; add lines {{"question": ..., "reply": ...}}'
-            )
+        _check_replies(self.replies, queries)
         return [
             self.encode_prompt(
                 [Turn("user", query.transcript, clips.clip(query.clip)), Turn("assistant", self.replies[query.transcript])]
@@ -359,6 +354,15 @@ class CsmPolicy(Policy):
         check_state(shapes_of(state), stored_shapes(shard_files(folder), own_name), str(folder))
 
     @classmethod
+    def check_queries(cls, folder: Path, queries: Sequence[Query]) -> None:
+        """Check that there are words for every question.
+
+        Raises:
+            PolicyError: there are none for a question.
+        """
+        _check_replies(read_replies(folder / REPLIES), queries)
+
+    @classmethod
     def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> CsmPolicy:
         """Read what `save` wrote, or a release in transformers' format (sesame/csm-1b), with `replies.jsonl` if it is there.
 
@@ -417,6 +421,14 @@ def stored_state(model: CsmNetwork) -> tuple[dict[str, Tensor], Callable[[str], 
         del state[TIED[0]]
         kept = {TIED[0]: TIED[1]}
     return state, lambda name: None if name.startswith("codec_model.") else kept.get(name, name)
+
+
+def _check_replies(replies: Mapping[str, str], queries: Sequence[Query]) -> None:
+    if missing := sorted({query.transcript for query in queries} - replies.keys()):
+        raise PolicyError(
+            f"CSM speaks given words: {REPLIES} beside its weights has none for {len(missing)} of the questions, "
+            f'such as {missing[0]!r}; add lines {{"question": ..., "reply": ...}}'
+        )
 
 
 def read_replies(path: Path) -> dict[str, str]:

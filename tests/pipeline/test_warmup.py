@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from tiny.dual_stream import small_config, small_model, small_policy, small_prom
 
 from paras2s.configs.schema.run import RunConfig
 from paras2s.data_gen.dataset import Dataset
+from paras2s.errors import ConfigError, PolicyError
 from paras2s.pipeline import warmup
+from paras2s.pipeline.align import run_align
 from paras2s.pipeline.demonstrations import first_contrasts
 from paras2s.pipeline.warmup import run_warmup
 from paras2s.policy.base import Policy
@@ -87,3 +90,19 @@ def test_a_killed_warm_up_goes_on_to_the_same_log(tmp_path: Path, monkeypatch: p
     straight, killed = (list(read_jsonl(tmp_path / name / "warmup.jsonl")) for name in ("straight", "killed"))
     assert [row["step"] for row in killed] == [0, 1, 2, 3, 4]
     assert killed == straight
+
+
+def test_words_that_questions_need_are_missed_before_weights_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RunConfig.model_validate({"policy": {"weights": tmp_path, "kind": "csm", "max_answer_steps": 9},
+                                       "warmup": {"lr": 1e-5}, "align": {"optimizer": {"lr": 1e-5}},
+                                       "run_dir": str(tmp_path / "run")})  # fmt: skip
+    monkeypatch.setattr(warmup, "check_run", lambda _: None)
+    dataset = SimpleNamespace(queries=QUERIES)
+    with pytest.raises(PolicyError, match="CSM speaks given words"):
+        run_warmup(Run(config, Console(file=io.StringIO())), dataset)  # type: ignore[arg-type]
+
+
+def test_nothing_is_aligned_before_a_warm_up(tmp_path: Path) -> None:
+    config = RunConfig.model_validate({"run_dir": str(tmp_path / "run")})
+    with pytest.raises(ConfigError, match=r"there is no policy to align; run `paras2s warmup` first"):
+        run_align(Run(config, Console(file=io.StringIO())), SimpleNamespace(), False)  # type: ignore[arg-type]

@@ -117,7 +117,7 @@ def test_answers_end_with_a_frame_of_ends_and_all_its_codes_were_drawn(policy: C
     assert seen == {"eos", "length"}
 
 
-def test_a_run_s_words_are_those_of_its_replies(policy: CsmPolicy) -> None:
+def test_a_run_s_words_are_those_of_its_replies(policy: CsmPolicy, tmp_path: Path) -> None:
     class Clips:
         def clip(self, name: str) -> Any:
             return tone(0.3, 24_000, 180)
@@ -128,6 +128,11 @@ def test_a_run_s_words_are_those_of_its_replies(policy: CsmPolicy) -> None:
     query = Query("q", "c", None, None, "rl", "s", "q.wav", 0.3, "How are you?", None, None)
     with pytest.raises(PolicyError, match=r"replies.jsonl .* has none for 1 of the questions, such as 'How are you\?'"):
         policy.encode_queries(Clips(), [query])
+    # The same before a warm-up, from the folder alone.
+    with pytest.raises(PolicyError, match="none for 1 of the questions"):
+        CsmPolicy.check_queries(tmp_path, [query])
+    (tmp_path / "replies.jsonl").write_text('{"question": "How are you?", "reply": "Well."}')
+    CsmPolicy.check_queries(tmp_path, [query])
     answering = CsmPolicy(tiny.tiny_released(), tiny.tiny_tokenizer(), {"How are you?": "Well."})
     (prompt,) = answering.encode_queries(Clips(), [query])
     spoken = [Turn("user", "How are you?", tone(0.3, 24_000, 180)), Turn("assistant", "Well.")]

@@ -43,7 +43,9 @@ def _describe(item: Any) -> str:
 def _complaint(item: Any, key: str) -> str:
     if item["type"] == "extra_forbidden":
         return "unknown key; `paras2s config` prints all keys"
-    return f"{item['msg'][0].lower()}{item['msg'][1:]} (got {item['input']!r})"
+    said = f"{item['msg'][0].lower()}{item['msg'][1:]}"
+    # Of a rule between several keys the input is all of them.
+    return said if isinstance(item["input"], dict) else f"{said} (got {item['input']!r})"
 
 
 def read_values(path: Path) -> Any:
