@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,18 @@ from typing import Any
 import numpy as np
 
 from paras2s.audio.clip import Clip, encode_clip, make_clip, read_clip
-from paras2s.utils.io import write_bytes
+
+
+@functools.cache
+def tone(seconds: float, hz: float, kind: str) -> bytes:
+    wave = 0.3 * np.sin(2 * np.pi * hz * np.arange(round(16_000 * seconds)) / 16_000)
+    return encode_clip(make_clip(wave.astype(np.float32), 16_000), kind)
 
 
 def sound(path: Path, seconds: float = 0.3, hz: float = 200.0, silent: bool = False) -> Path:
     """A tone, in the format of the file's suffix."""
-    wave = (
-        np.zeros(round(16_000 * seconds))
-        if silent
-        else 0.3 * np.sin(2 * np.pi * hz * np.arange(round(16_000 * seconds)) / 16_000)
-    )
-    write_bytes(path, encode_clip(make_clip(wave.astype(np.float32), 16_000), path.suffix[1:].upper()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tone(seconds, 0.0 if silent else hz, path.suffix[1:].upper()))
     return path
 
 
@@ -61,8 +63,8 @@ def speechparaling(data: Path, items: int = 4, words: str = "say {n}") -> Path:
         )
         for number in range(1, count + 1):
             name = f"{folder}/{folder.rpartition('/')[2]}_{number:03d}.wav"
-            sound(data / "audio_dataset_en" / name, 0.3, 300 + number + 100 * part)
-            sound(data / "api_models/gemini/output_en" / name, 0.5, 300 + number)
+            sound(data / "audio_dataset_en" / name)
+            sound(data / "api_models/gemini/output_en" / name, 0.5)
         winner = '"winner"' if part == 0 else '"winner_1" "winner_2"'
         prompt = f'(f"""Of {{demand}} by {{dims_str}}: {{{{ {winner} }}}}""")'
         python(data / f"judge_data/judge_code/{code}_en.py", system_prompt_judger=prompt, post_audio_1_message='" Now it "')
@@ -72,5 +74,5 @@ def speechparaling(data: Path, items: int = 4, words: str = "say {n}") -> Path:
 def paraling_answers(folder: Path, items: int = 4) -> Path:
     for name in ("dyn_var/dyn_var", "sit_ada/sit_multi/sit_multi"):
         for number in range(1, items // 2 + 1):
-            sound(folder / f"{name}_{number:03d}.wav", 0.4, 500 + number)
+            sound(folder / f"{name}_{number:03d}.wav", 0.4)
     return folder

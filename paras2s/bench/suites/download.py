@@ -235,18 +235,3 @@ def _part(node: ast.expr) -> str:
     if isinstance(node, ast.FormattedValue):
         return f"{{{ast.unparse(node.value)}}}"
     return str(node.value) if isinstance(node, ast.Constant) else ""
-
-
-def mapping_of(path: Path) -> Mapping[str, Any]:
-    """Return a JSON object.
-
-    Raises:
-        DataError: the file is missing, or holds something else.
-    """
-    try:
-        value = json.loads(read_text(path))
-    except ValueError as error:
-        raise DataError(f"{path}: not valid JSON ({one_line(error)})") from error
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: expected an object")
-    return value

@@ -1,18 +1,16 @@
 """MTalk-Bench (arXiv 2508.18240): spoken dialogues of several turns, by rubrics and in an arena.
 
 Items are the data set's records, exported to `records.jsonl` (type, number, turn, source, transcription, audio_path, and of
-questions rubric_prompt_general, rubric_prompt_specific, arena_prompt), or the makers' `sample.json`, which has no prompts. A
-judge hears the dialogue as one recording, with the makers' announcements where `asset/` is there. A rubric's score is the share
-of its criteria that the reply marks as met; the arena compares with a system of the data, `ARENA_AGAINST`, else the first.
+questions rubric_prompt_general, rubric_prompt_specific, arena_prompt). A judge hears the dialogue as one recording, with the
+makers' announcements where `asset/` is there. A rubric's score is the share of its criteria that the reply marks as met; the
+arena compares with a system of the data, `ARENA_AGAINST`, else the first.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +19,11 @@ from paras2s.audio.clip import Clip
 from paras2s.bench.ranking.answers import Answer
 from paras2s.bench.suites.base import (
     OVERALL,
-    RECORDED,
     Item,
     Parts,
     Question,
     Suite,
     SuiteRow,
-    Table,
     UserTurn,
     mean_columns,
     mean_of,
@@ -39,7 +35,6 @@ from paras2s.bench.suites.replies import Read
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import JudgeError
 from paras2s.reward.judges.parsing import OPENING, agreed, verdict_objects
-from paras2s.statistics.bradley_terry import chance, strengths
 from paras2s.statistics.intervals import Share
 from paras2s.types import Unscored
 
@@ -61,24 +56,26 @@ class MTalkBench(Suite):
     by_judge = (GENERAL, SPECIFIC, ARENA)
 
     def items(self, data: Download) -> Iterator[Item]:
-        """Yield the dialogues."""
-        path = data.look_for("records.jsonl") or data.look_for("sample.json") or data.look_for("data/sample.json")
-        rows = _records(data, path or data.find("records.jsonl"))
+        """Yield the dialogues, each of the records of its type and number."""
+        records = data.made(
+            data.find("records.jsonl"), lambda row, _: (str(row["type"]), str(row["number"]), row["source"], row)
+        )
         dialogues: dict[tuple[str, str], dict[int, dict[str, Any]]] = {}
-        for row in rows:
-            turn = int(re.sub(r"\D", "", str(row["turn"])) or 0)
-            dialogues.setdefault((row["type"], row["number"]), {}).setdefault(turn, {})[row["source"]] = row
+        for kind, number, source, row in records:
+            turns = dialogues.setdefault((kind, number), {})
+            turns.setdefault(int("".join(filter(str.isdigit, str(row.get("turn", 0))))), {})[source] = row
         for (kind, number), turns in dialogues.items():
-            if missing := [turn for turn, sides in sorted(turns.items()) if "question" not in sides]:
-                data.problems.append(f"{kind}/{number}: turn {missing[0]} has no question")
+            sides = [turns[turn] for turn in sorted(turns)]
+            if not all("question" in side for side in sides):
+                data.problems.append(f"{kind}/{number}: a turn has no question")
                 continue
-            questions = [sides["question"] for _, sides in sorted(turns.items())]
-            spoken = tuple(UserTurn(data.sound(data.folder, row["audio_path"]), row["transcription"]) for row in questions)
-            names = [
-                name for name in turns[min(turns)] if name != "question" and all(name in sides for sides in turns.values())
-            ]
+            questions = [side["question"] for side in sides]
+            spoken = tuple(
+                UserTurn(data.sound(data.folder, str(row.get("audio_path"))), row.get("transcription", "")) for row in questions
+            )
+            names = [name for name in sides[0] if name != "question" and all(name in side for side in sides)]
             against = ARENA_AGAINST if ARENA_AGAINST in names else next(iter(names), "")
-            clips = [data.folder / sides[against]["audio_path"] for _, sides in sorted(turns.items())] if against else []
+            clips = [data.sound(data.folder, str(side[against].get("audio_path"))) for side in sides] if against else []
             prompts = {key: next((row[key] for row in questions if row.get(key)), "") for key in PROMPTS.values()}
             yield Item(f"{kind}/{number}", KINDS.get(kind, kind), spoken, {**prompts, "against": against, "clips": clips})
 
@@ -119,61 +116,12 @@ class MTalkBench(Suite):
             clips += [*_hint(data, f"turn_{number}"), data.clip(turn.clip), *_hint(data, "models_response"), answer]
         return clips
 
-    def recorded(self, row: Mapping[str, Any], path: Path) -> SuiteRow | None:
-        """Return a battle of the makers' arena log; `winner` is a system's name."""
-        if "model_a" not in row:
-            return None
-        first, second, winner = row["model_a"], row["model_b"], row["winner"]
-        if winner not in (first, second):
-            raise ValueError(f"winner: {winner!r} is neither system")
-        points = {"score": float(winner == first)}
-        kind = path.parent.name.rpartition("_")[2]
-        return SuiteRow(
-            self.name, first, f"{kind}/{row['question_id']}/{row.get('round_num', 0)}", kind, ARENA, "arena log", RECORDED,
-            score=points["score"], parts=points, baseline=second, position=1, reason=str(row.get("reason", "")),
-        )  # fmt: skip
-
-    def table(self, rows: Sequence[SuiteRow]) -> Table:
-        """Return rubrics by kind of information, the share of battles won, and the chance against an average system."""
-        table = super().table(rows)
-        battles = [row for row in of_metric(rows, ARENA) if row.score is not None]
-        logs = strengths((row.system, row.baseline, row.score or 0.0) for row in battles)
-        for name, strength in logs.items():
-            count = sum(name in (row.system, row.baseline) for row in battles)
-            table.setdefault(name, {})["chance in the arena"] = Share(chance(strength), None, None, count, count)
-        return table
-
     def columns(self, rows: Sequence[SuiteRow]) -> dict[str, Share]:
         """Return one system's rubrics and battles."""
         rubrics = [row for row in rows if row.metric != ARENA]
         columns = mean_columns(rubrics) if rubrics else {}
         columns = {OVERALL: columns.pop(OVERALL), **columns} if columns else {}
         return {**columns, **({"battles won": mean_of(of_metric(rows, ARENA))} if of_metric(rows, ARENA) else {})}
-
-
-def _records(data: Download, path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of either form; a record without a needed key is a problem."""
-    if path.suffix == ".jsonl":
-        for where, row in data.rows(path):
-            if missing := [key for key in ("type", "number", "turn", "source", "audio_path") if key not in row]:
-                data.problems.append(f"{where}: no {missing[0]}")
-            else:
-                yield {"transcription": "", **row}
-        return
-    kinds = {title: kind for kind, title in KINDS.items()}
-    for title, dialogues in json.loads(path.read_text(encoding="utf-8")).items():
-        for place, dialogue in enumerate(dialogues, 1):
-            for turn, row in enumerate(dialogue, 1):
-                named = re.search(r"record_(\d+-\d+)", row["question"])
-                about = {"type": kinds.get(title, title), "number": named[1] if named else str(place), "turn": turn}
-                yield {
-                    **about,
-                    "source": "question",
-                    "audio_path": row["question"],
-                    "transcription": row["question_transcription"],
-                }
-                for source, sound in row["dialogue"].items():
-                    yield {**about, "source": source, "audio_path": sound, "transcription": ""}
 
 
 def _hint(data: Download, name: str) -> list[Clip]:

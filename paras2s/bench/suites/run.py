@@ -18,6 +18,7 @@ from rich.console import Console
 
 from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.ranking.answers import CHUNK_QUESTIONS, Answer, AnswerSource
+from paras2s.bench.results import require_new
 from paras2s.bench.suites import SUITE_GROUP, SUITES
 from paras2s.bench.suites.answers import SuiteAnswers
 from paras2s.bench.suites.base import Item, Question, Suite, SuiteRow, row_values
@@ -133,18 +134,18 @@ def run_suite(options: SuiteOptions, console: Console, quiet: bool) -> SuiteResu
         ConfigError: options that contradict each other, no such suite, system or judge. DataError: a file is missing.
     """
     suite, problems = find_suite(options.suite), list[str]()
-    rows = [row for path in options.verdicts for row in read_verdicts(suite, path, problems)]
-    result: _Judged | None = None
+    rows = _named([row for path in options.verdicts for row in read_verdicts(suite, path, problems)])
+    stopped, unscored = None, 0
     if options.systems:
-        result = _Run.open(options, suite, calls=True).judge(console, quiet)
-        rows, problems = [*rows, *result.rows], [*problems, *result.problems]
+        run = _Run.open(options, suite, calls=True)
+        stopped, unscored = run.judge(console, quiet)
+        rows, problems = [*rows, *run.file.rows.values()], [*problems, *run.data.problems]
     elif not options.verdicts:
         raise ConfigError("--system: give NAME=SYSTEM or --answers FOLDER at least once, or recorded --verdicts")
-    stopped = result.stopped if result else None
     report = build_report(suite, rows, problems, None if stopped is None else str(stopped))
     write_json(options.out / "table.json", report)
     write_text(options.out / "table.md", markdown(suite, report))
-    return SuiteResult(rows, report, stopped, result.unscored if result else 0)
+    return SuiteResult(rows, report, stopped, unscored)
 
 
 def estimate_suite(options: SuiteOptions, console: Console) -> dict[str, Any]:
@@ -158,14 +159,6 @@ def estimate_suite(options: SuiteOptions, console: Console) -> dict[str, Any]:
     if not options.systems:
         raise ConfigError("--estimate: give the systems that are to answer, or folders of answers")
     return _Run.open(options, find_suite(options.suite), calls=False).estimate(console)
-
-
-@dataclass(frozen=True)
-class _Judged:
-    rows: list[SuiteRow]
-    problems: list[str]
-    stopped: BudgetError | None
-    unscored: int
 
 
 @dataclass(frozen=True)
@@ -194,7 +187,7 @@ class _Run:
                 f"{options.data}: holds no item to judge; subsets: {subsets}" + "".join(f"; {p}" for p in data.problems[:1])
             )
         judge = open_suite_judge(suite, options.judge, options.cache_dir, options.overrides, options.own_prompts, calls)
-        return cls(options, suite, data, items, judge, _file(options.out / VERDICTS))
+        return cls(options, suite, data, items, judge, _file(options.out / VERDICTS, suite))
 
     def answers(self, name: str, console: Console) -> SuiteAnswers:
         options = self.options
@@ -209,8 +202,8 @@ class _Run:
         by_judge = [name for name in names if name in self.suite.by_judge]
         return by_judge[:1] + [name for name in names if name in self.suite.measured]
 
-    def judge(self, console: Console, quiet: bool) -> _Judged:
-        """Judge every system's answers; an ended budget stops all."""
+    def judge(self, console: Console, quiet: bool) -> tuple[BudgetError | None, int]:
+        """Judge every system's answers; return the error if a budget ended, and how many measures have no score."""
         stopped: BudgetError | None = None
         write_json(self.options.out / SETTINGS, self.options.kept())
         for name in self.options.systems:
@@ -229,7 +222,7 @@ class _Run:
         labels = self.judging.labels
         reached = {(name, item.id) for name in self.options.systems for item in self.items}
         now = [row for row in self.file.rows.values() if row.label in labels and (row.system, row.item) in reached]
-        return _Judged(list(self.file.rows.values()), self.data.problems, stopped, sum(row.unscored is not None for row in now))
+        return stopped, sum(row.unscored is not None for row in now)
 
     def rows_of(
         self, system: str, chunk: Sequence[Item], answers: Mapping[str, Sequence[Answer]], at: Progress
@@ -317,6 +310,12 @@ class _Run:
         }  # fmt: skip
 
 
+def _named(rows: Sequence[SuiteRow]) -> list[SuiteRow]:
+    """Return rows in which a verdict that names no system, as people's scores do, has the system of its item's others."""
+    systems = {row.item: row.system for row in rows if row.system}
+    return [row if row.system else replace(row, system=systems.get(row.item, "")) for row in rows]
+
+
 def _distinct(items: Iterable[Item], problems: list[str]) -> list[Item]:
     """Return items without those whose id occurred before or cannot name a file, each a problem."""
     kept: dict[str, Item] = {}
@@ -330,9 +329,10 @@ def _distinct(items: Iterable[Item], problems: list[str]) -> list[Item]:
     return list(kept.values())
 
 
-def _file(path: Path) -> VerdictFile[tuple[str, ...], SuiteRow]:
+def _file(path: Path, suite: Suite) -> VerdictFile[tuple[str, ...], SuiteRow]:
     """Return the file of verdicts; a line that a kill cut off is skipped, and the later of two rows of one answer counts."""
     rows = {row.key: row for _, row in read_rows(path, SuiteRow, "; give another --out")} if path.is_file() else {}
+    require_new(path, {row.suite for row in rows.values()}, [suite.name])
     return VerdictFile(path, rows, lambda row: row.key, lambda row: row.unscored is None, as_json)
 
 

@@ -5,27 +5,35 @@ Not covered: the makers' own prompts and sounds, which are theirs, and what a re
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from outside import locate
 from rich.console import Console
+from starlette.testclient import TestClient
 from tiny import suites as made
-from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
+from tiny.endpoint import Fail, Raw, Say, ScriptedEndpoint, said
 from typer.testing import CliRunner
 
+from paras2s.audio.asr import Transcript
+from paras2s.bench.ranking import answers as answer_files
 from paras2s.bench.suites import SUITES, judging
 from paras2s.bench.suites.agreement import by_position
 from paras2s.bench.suites.base import SuiteRow
 from paras2s.bench.suites.run import SuiteOptions, estimate_suite, find_suite, read_verdicts, rescored, run_suite
 from paras2s.cli.app import app
 from paras2s.errors import BudgetError, ConfigError, DataError
+from paras2s.reward.judges.base import Judge
+from paras2s.studio.app import make_app
+from paras2s.types import Verdict
 from paras2s.utils.io import read_jsonl
 
 QUIET = Console(quiet=True)
@@ -392,3 +400,71 @@ def test_a_failing_endpoint_is_a_reason_and_no_score(paraling: Path) -> None:
         result = run_suite(options("speechparaling", paraling, judge_at(paraling, server)), QUIET, True)
     assert {row.score for row in result.rows} == {None}
     assert all("HTTP 400" in (row.unscored or "") for row in result.rows)
+
+
+# Systems that are asked, and judges with questions of their own.
+
+
+def spoken(sent: dict[str, Any], seconds: float) -> Raw:
+    """The answer of a speech-to-speech model, as long as its dialogue has messages, and its words."""
+    data = base64.b64encode(made.tone(seconds, 200.0, "WAV")).decode()
+    audio = {"id": "a", "data": data, "transcript": f"yes {len(sent['messages'])}", "expires_at": 0}
+    choice = {"index": 0, "message": {"role": "assistant", "content": None, "audio": audio}, "finish_reason": "stop"}
+    return Raw(json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}).encode())
+
+
+class Shorter(Judge):
+    """Prefers the shorter answer, and scores 5 less its seconds."""
+
+    name, version = "shorter", "7"
+
+    def score_batch(self, exchanges: Any, on_progress: Any = None) -> list[Any]:
+        return [Verdict(self.name, self.version, "", 5 - one.answer.duration_s, "", "", 0.0, 0.0) for one in exchanges]
+
+
+def test_an_endpoint_answers_once_in_dialogues_as_well_and_a_judge_of_ones_own_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_files, "transcribe", lambda clips: [Transcript("say") for _ in clips])
+    made.speechparaling(tmp_path / "data")
+    rows = [{"type": "sem", "number": "1", "turn": f"turn{n}", "source": "question", "audio_path": f"{n}.wav"} for n in (1, 2)]
+    made.rows(tmp_path / "mtalk/records.jsonl", *({**row, "rubric_prompt_general": "general"} for row in rows))
+    for n in (1, 2):
+        made.sound(tmp_path / f"mtalk/{n}.wav")
+    with ScriptedEndpoint(lambda sent, _: spoken(sent, 0.4)) as server:
+        chat = {"base_url": server.base_url, "model": "speaks", "max_attempts": 1}
+        spec = str(made.text(tmp_path / "chat.yaml", json.dumps(chat)))
+        opts = options("speechparaling", tmp_path, f"{__name__}:Shorter", systems={"live": spec})
+        bill = estimate_suite(opts, QUIET)
+        assert server.requests == []
+        assert bill["systems"]["live"]["to_answer"] == 4
+        result = run_suite(opts, QUIET, True)
+        # Its 0.4 s are shorter than the baseline's 0.5 s.
+        assert figures(result, "live")["overall"] == 100.0
+        assert {(row.judge, row.version, row.metric) for row in result.rows} == {("shorter", "7", "winner")}
+        run_suite(opts, QUIET, True)
+        assert len(server.requests) == 4
+        talk = options("mtalk", tmp_path, f"{__name__}:Shorter", systems={"live": spec}, data=tmp_path / "mtalk")
+        run_suite(replace(talk, out=tmp_path / "talk"), QUIET, True)
+        run_suite(replace(talk, out=tmp_path / "talk"), QUIET, True)
+        dialogue = server.requests[4:]
+        assert [len(sent["messages"]) for sent in dialogue] == [1, 3]
+        assert dialogue[1]["messages"][1] == {"role": "assistant", "content": "yes 1"}
+    made.sound(tmp_path / "duplex/candor_pause_handling/1/input.wav")
+    with pytest.raises(ConfigError, match="times answers against the question"):
+        run_suite(options("fullduplex", tmp_path, None, systems={"live": spec}, data=tmp_path / "duplex"), QUIET, True)
+
+
+def test_the_studio_shows_a_leaderboard_with_every_judge_and_warns_of_two(paraling: Path) -> None:
+    with ScriptedEndpoint(winners) as server:
+        for name in ("one", "two"):
+            run_suite(options("speechparaling", paraling, judge_at(paraling, server, name)), QUIET, True)
+    client = TestClient(make_app([paraling]), base_url="http://127.0.0.1:8017")
+    page = client.get("/leaderboard").text
+    assert "only rows of one judge compare" in page
+    assert all(re.search(rf"<td>{name}/1-\w{{8}}</td>", page) for name in ("one", "two"))
+    assert "50.00 (" in page
+    assert "an outside suite" in client.get("/verdicts").text
+    verdict = client.get("/verdict", params={"run": "0", "file": "run/verdicts.jsonl", "row": 0}).text
+    assert "Of say 0 by Pitch" in verdict
+    assert "dyn_var_001.wav" in verdict
