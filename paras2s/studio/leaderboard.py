@@ -46,7 +46,7 @@ class Board:
     @property
     def judges(self) -> list[str]:
         """All judges, each with its version; rows of different ones do not compare."""
-        return list(dict.fromkeys(place.judge for place in self.places))
+        return list(dict.fromkeys(entry.judge for entry in self.places))
 
 
 def routes(studio: Studio) -> list[BaseRoute]:
@@ -90,7 +90,7 @@ def _suite(name: str) -> Suite:
 
 
 def _board(name: str, places: Sequence[Place]) -> Board:
-    ordered = sorted(places, key=lambda place: (place.score is None, -(place.score or 0.0)))
-    columns = list(dict.fromkeys(column for place in ordered for column in place.cells))
+    ordered = sorted(places, key=lambda entry: (entry.score is None, -(entry.score or 0.0)))
+    columns = list(dict.fromkeys(column for entry in ordered for column in entry.cells))
     title: Any = getattr(_suite(name), "title", name)
     return Board(title, columns, ordered)

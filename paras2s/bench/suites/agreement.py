@@ -1,4 +1,4 @@
-"""How far judges of the same answers agree, whether a pair's order decides, and which systems change places."""
+"""Agreement of judges of the same answers, preference by a pair's order, and systems that change places."""
 
 from __future__ import annotations
 

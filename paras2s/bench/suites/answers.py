@@ -77,7 +77,7 @@ class SuiteAnswers:
 
     def _files(self, item: Item, turn: int) -> list[Path]:
         folder, names = Path(self.source.spec), dict.fromkeys(self.suite.answer_names(item, turn))
-        paths = [path_inside(folder, one.path) for name in names if (one := self._listed.get(name)) and one.path]
+        paths = [path_inside(folder, listed.path) for name in names if (listed := self._listed.get(name)) and listed.path]
         if existing := [path for path in paths if path is not None and path.is_file()]:
             return existing[:1]
         return [path for name in names for suffix in SUFFIXES if (path := folder / f"{name}{suffix}").is_file()]

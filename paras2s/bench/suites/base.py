@@ -187,11 +187,11 @@ class Suite:
         raise NotImplementedError
 
     def baseline(self, item: Item, metric: str) -> str:
-        """Return the name of the system that a measure compares an item's answers with, "" where they are scored alone."""
+        """Return the name of the system that a measure compares an item's answers with, "" if they are scored alone."""
         return ""
 
     def rival(self, item: Item, data: Download) -> Clip | None:
-        """Return the answer that a pair's judge compares with; None where answers are scored alone."""
+        """Return the answer that a pair's judge compares with; None if answers are scored alone."""
         return None
 
     def part_names(self, item: Item) -> Sequence[str]:

@@ -80,7 +80,7 @@ class Download:
             yield from sorted(path for path in self.folder.iterdir() if path.is_dir())
 
     def present(self, files: Mapping[str, str]) -> dict[str, Path]:
-        """Return those of a suite's parts that are there, by name, with their files.
+        """Return the existing parts of a suite, by name, with their files.
 
         Raises:
             DataError: none is; names the first.

@@ -77,15 +77,15 @@ class EchoMind(Suite):
 
     def listed(self, answers: Path) -> Mapping[str, Listed]:
         """Return the answers of the makers' *_output_responses.json."""
-        found = {}
+        listed = {}
         for path in sorted(answers.glob("*_output_responses.json")):
             for row in json.loads(path.read_text(encoding="utf-8")):
                 for delivery, said in row.get("output_content", {}).items():
                     info = row.get(f"{delivery}_audio_info", {}).get(f"{delivery}_input_audio_file", "")
                     sound = f"{info.partition('/')[0]}/{said['file']}" if said.get("file") else ""
                     text = said.get("response_text") or said.get("response_audio_transcript") or ""
-                    found[f"{row['case_id']}_{delivery}"] = Listed(sound, text)
-        return found
+                    listed[f"{row['case_id']}_{delivery}"] = Listed(sound, text)
+        return listed
 
     def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
         """Ask for four scores of the words, or for the empathy of the voice."""

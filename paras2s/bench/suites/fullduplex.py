@@ -49,19 +49,19 @@ class FullDuplexBench(Suite):
     timed = True
 
     def items(self, data: Download) -> Iterator[Item]:
-        """Yield the recordings of the tasks that are there."""
+        """Yield the recordings of the existing tasks."""
         for task, folder in data.present({task: task for task in TASKS}).items():
-            for one in sorted(path for path in folder.iterdir() if path.is_dir()):
+            for recording in sorted(path for path in folder.iterdir() if path.is_dir()):
                 values: dict[str, Any] = {}
                 try:
                     if name := TASKS[task]:
-                        marks = json.loads((one / name).read_text(encoding="utf-8"))
+                        marks = json.loads((recording / name).read_text(encoding="utf-8"))
                         first = marks if isinstance(marks, dict) else marks[0]
                         values["span"] = tuple(map(float, first.get("timestamps") or first["timestamp"]))
                 except (OSError, ValueError, LookupError, TypeError) as error:
-                    data.problems.append(f"{one / TASKS[task]}: {one_line(error)}")
+                    data.problems.append(f"{recording / TASKS[task]}: {one_line(error)}")
                     continue
-                yield Item(f"{task}/{one.name}", task, (UserTurn(data.sound(one, "input.wav")),), values)
+                yield Item(f"{task}/{recording.name}", task, (UserTurn(data.sound(recording, "input.wav")),), values)
 
     def answer_names(self, item: Item, turn: int) -> Sequence[str]:
         """Return the makers' name, and ours."""
@@ -126,8 +126,8 @@ def speech(clip: Clip) -> list[Span]:
         AssetError: the detector is not installed.
     """
     detect, options = _detector()
-    found = detect(clip.at(RATE_HZ).samples, options)
-    return [(one["start"] / RATE_HZ, one["end"] / RATE_HZ) for one in found]
+    stretches = detect(clip.at(RATE_HZ).samples, options)
+    return [(stretch["start"] / RATE_HZ, stretch["end"] / RATE_HZ) for stretch in stretches]
 
 
 @functools.lru_cache(maxsize=1)

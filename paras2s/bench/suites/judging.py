@@ -103,21 +103,21 @@ class SuiteJudge:
     def ask(self, jobs: Sequence[tuple[Job, Question]], both_orders: bool, at: Progress) -> list[Outcome]:
         """Return the values of a row for each question; replies that can be read are cached."""
         calls = [
-            Call(index, order, sample, job.metric, one)
+            Call(index, order, sample, job.metric, ordered)
             for index, (job, question) in enumerate(jobs)
-            for order, one in enumerate(_orders(question, both_orders))
-            for sample in range(one.samples)
+            for order, ordered in enumerate(_orders(question, both_orders))
+            for sample in range(ordered.samples)
         ]
         replies: dict[Call, Reply | JudgeError | BudgetError] = {}
         # Calls that are read alike are made together: a reader says which replies are kept.
         for metric, read in dict.fromkeys((call.metric, call.question.read) for call in calls):
             group = [call for call in calls if call.metric == metric and call.question.read is read]
             done = len(replies)
-            found = self.client(metric).complete_all(
+            outcomes = self.client(metric).complete_all(
                 [call.request for call in group], lambda now, _, done=done: at(done + now, len(calls)),
                 lambda reply, read=read: is_readable(reply, read),
             )  # fmt: skip
-            replies |= dict(zip(group, found, strict=True))
+            replies |= dict(zip(group, outcomes, strict=True))
         return [
             _folded([(call, reply) for call, reply in replies.items() if call.index == index]) for index in range(len(jobs))
         ]
@@ -126,7 +126,9 @@ class SuiteJudge:
         """Return the most that the questions cost."""
         bill = Bill()
         for job, question in jobs:
-            calls = [Request(one.messages, sample=n) for one in _orders(question, both_orders) for n in range(one.samples)]
+            calls = [
+                Request(order.messages, sample=n) for order in _orders(question, both_orders) for n in range(order.samples)
+            ]
             bill += self.client(job.metric).estimate(calls)
         return bill
 
@@ -136,15 +138,24 @@ class SuiteJudge:
         """Return the values of a row for each job, by a judge with questions of its own."""
         assert self.own is not None
         inputs = [self._input(job, data) for job in jobs]
-        pairs = [one for one in inputs if isinstance(one, Pair)]
-        exchanges = [one for one in inputs if isinstance(one, Exchange)]
+        pairs = [judged for judged in inputs if isinstance(judged, Pair)]
+        exchanges = [judged for judged in inputs if isinstance(judged, Exchange)]
         compared = iter(self.own.compare_batch(pairs) if pairs else ())
         scored = iter(self.own.score_batch(exchanges) if exchanges else ())
         outcomes: list[Outcome | Unscored] = []
-        for job, one in zip(jobs, inputs, strict=True):
-            verdict = one if isinstance(one, Unscored) else next(compared if isinstance(one, Pair) else scored)
+        for job, judged in zip(jobs, inputs, strict=True):
+            verdict = judged if isinstance(judged, Unscored) else next(compared if isinstance(judged, Pair) else scored)
             outcomes.append(self._own_values(job, verdict))
         return outcomes
+
+    def estimate_own(self, jobs: Sequence[Job], data: Download) -> Bill:
+        """Return the most that a judge with questions of its own costs; one of this machine costs nothing."""
+        bill = Bill()
+        if self.own is not None and self.own.client is not None:
+            inputs = [self._input(job, data) for job in jobs]
+            for kind in (Pair, Exchange):
+                bill += self.own.client.estimate(self.own.requests([given for given in inputs if isinstance(given, kind)]))
+        return bill
 
     def _input(self, job: Job, data: Download) -> Pair | Exchange | Unscored:
         if missing := self._missing(job):

@@ -45,13 +45,14 @@ def utmos(clip: Clip) -> dict[str, float]:
 def _utmos_model() -> Any:
     import torch
 
-    folder = Path(torch.hub.get_dir()) / UTMOS_REPOSITORY
+    hub: Any = torch.hub
+    folder = Path(hub.get_dir()) / UTMOS_REPOSITORY
     if not folder.is_dir():
         raise AssetError(
             f"UTMOS: its weights are missing; torch.hub.load('tarepan/SpeechMOS:v1.2.0', ...) puts them in {folder}"
         )
     try:
-        return torch.hub.load(str(folder), "utmos22_strong", source="local", trust_repo=True)
+        return hub.load(str(folder), "utmos22_strong", source="local", trust_repo=True)
     except Exception as error:
         raise AssetError(f"UTMOS: {folder} cannot be loaded ({one_line(error)[:200]})") from error
 
@@ -67,7 +68,7 @@ def word_errors(reference: str, hypothesis: str, language: str = "en") -> float:
     try:
         if language == "en":
             return min(1.0, word_error_rate(reference, hypothesis))
-        sides = ["".join(re.findall(r"\w", text.lower())) for text in (reference, hypothesis)]
-        return min(1.0, float(jiwer.cer(*sides))) if sides[1] else 1.0
+        right, given = ("".join(re.findall(r"\w", text.lower())) for text in (reference, hypothesis))
+        return min(1.0, float(jiwer.cer(right, given))) if given else 1.0
     except ValueError as error:
         raise JudgeError(f"word errors: {one_line(error)}") from error

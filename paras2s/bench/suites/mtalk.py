@@ -154,8 +154,8 @@ def read_rubric(text: str) -> dict[str, float]:
 
 def _marks(value: Any) -> Iterator[float]:
     if isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _marks(one)
+        for mark in value.values() if isinstance(value, dict) else value:
+            yield from _marks(mark)
     elif isinstance(value, bool | int | float):
         if value not in (0, 1):
             raise JudgeError(f"a criterion's mark of {value} is neither 0 nor 1")
@@ -167,7 +167,7 @@ def _marks(value: Any) -> Iterator[float]:
 @functools.cache
 def _read_winner(position: int) -> Read:
     def read(text: str) -> dict[str, float]:
-        winner = agreed([one["winner"] for one in verdict_objects(text, ("winner",)) if "winner" in one])
+        winner = agreed([verdict["winner"] for verdict in verdict_objects(text, ("winner",)) if "winner" in verdict])
         if winner not in WINNERS:
             raise JudgeError(f"winner: {winner!r} is neither Model A nor Model B")
         return {"score": WINNERS[winner] if position == 1 else 1 - WINNERS[winner]}

@@ -69,10 +69,10 @@ def tables_of(suite: Suite, report: Mapping[str, Any]) -> list[Table]:
         tables += agreement
     notes = [_position(judge, figures) for judge, figures in report["positions"].items()]
     notes += [
-        f"{one['count']} without a score: {one['system']}, {one['metric']}: {one['reason']}"
-        for one in report["unscored"][:SHOWN]
+        f"{entry['count']} without a score: {entry['system']}, {entry['metric']}: {entry['reason']}"
+        for entry in report["unscored"][:SHOWN]
     ]
-    hidden = sum(one["count"] for one in report["unscored"][SHOWN:])
+    hidden = sum(entry["count"] for entry in report["unscored"][SHOWN:])
     notes += [f"{hidden} more without a score, for other reasons"] if hidden else []
     notes += [f"left out: {problem}" for problem in report["problems"][:SHOWN]]
     notes += [f"{len(report['problems']) - SHOWN} more problems of the files"] if len(report["problems"]) > SHOWN else []
@@ -105,7 +105,9 @@ def cell(figure: Mapping[str, Any] | None) -> str | None:
 
 def _agreement(compared: Mapping[str, Any]) -> Table:
     first, second = compared["judges"]
-    rows = [(metric, f"{one['statistic']} {with_interval(one)}", one["n"]) for metric, one in compared["measures"].items()]
+    rows = [
+        (metric, f"{entry['statistic']} {with_interval(entry)}", entry["n"]) for metric, entry in compared["measures"].items()
+    ]
     swaps = [f"{a} is before {b} by {first}, behind it by {second}" for a, b in compared["change_places"]]
     return Table(("measure", "agreement", "n"), rows, f"{first} and {second}", swaps or ["no two systems change places"])
 

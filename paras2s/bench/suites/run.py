@@ -239,24 +239,24 @@ class _Run:
                     jobs.append(Job(item, metric, answers[item.id]))
         outcomes = self._outcomes(jobs, at)
         return [
-            one if isinstance(one, BudgetError) else self._row(system, job, one, question, digests[job.item.id])
-            for job, (one, question) in zip(jobs, outcomes, strict=True)
+            scoring if isinstance(scoring, BudgetError) else self._row(system, job, scoring, question, digests[job.item.id])
+            for job, (scoring, question) in zip(jobs, outcomes, strict=True)
         ]
 
     def _outcomes(self, jobs: Sequence[Job], at: Progress) -> list[tuple[Outcome | Unscored, Question | None]]:
         own = [job for job in jobs if self.judging.own is not None and job.metric in self.suite.by_judge]
         by_own = dict(zip(map(id, own), self.judging.score(own, self.data), strict=True)) if own else {}
-        found = [None if id(job) in by_own else self.judging.scoring(job, self.data) for job in jobs]
-        questions = [(job, one) for job, one in zip(jobs, found, strict=True) if isinstance(one, Question)]
+        scorings = [None if id(job) in by_own else self.judging.scoring(job, self.data) for job in jobs]
+        questions = [(job, scoring) for job, scoring in zip(jobs, scorings, strict=True) if isinstance(scoring, Question)]
         replies = iter(self.judging.ask(questions, self.options.both_orders, at))
         outcomes: list[tuple[Outcome | Unscored, Question | None]] = []
-        for job, one in zip(jobs, found, strict=True):
-            if isinstance(one, Question):
-                outcomes.append((next(replies), one))
-            elif one is None or isinstance(one, Unscored):
-                outcomes.append((by_own[id(job)] if one is None else one, None))
+        for job, scoring in zip(jobs, scorings, strict=True):
+            if isinstance(scoring, Question):
+                outcomes.append((next(replies), scoring))
+            elif scoring is None or isinstance(scoring, Unscored):
+                outcomes.append((by_own[id(job)] if scoring is None else scoring, None))
             else:
-                outcomes.append((row_values(one), None))
+                outcomes.append((row_values(scoring), None))
         return outcomes
 
     def _row(
@@ -291,11 +291,12 @@ class _Run:
                 labels = {job.metric: self.judging.label(job.metric) for job in todo}
                 todo = [job for job in todo if not self.file.is_judged((labels[job.metric], name, job.item.id, job.metric))]
                 made = [(job, self.judging.scoring(job, self.data)) for job in todo if job.metric in self.judging.configs]
-                questions = [(job, one) for job, one in made if isinstance(one, Question)]
+                questions = [(job, scoring) for job, scoring in made if isinstance(scoring, Question)]
                 bill += self.judging.estimate(questions, self.options.both_orders)
-                sounds = [part for _, one in questions for message in one.messages for part in message.parts]
+                bill += self.judging.estimate_own([job for job in todo if job.metric in self.suite.by_judge], self.data)
+                sounds = [part for _, scoring in questions for message in scoring.messages for part in message.parts]
                 sound_s += sum(part.duration_s for part in sounds if isinstance(part, Audio))
-                unscored.update(one.reason for _, one in made if isinstance(one, Unscored))
+                unscored.update(scoring.reason for _, scoring in made if isinstance(scoring, Unscored))
                 jobs += len(todo)
             if not answers.source.finished:
                 clips = {item.turn_name(n): turn.clip for item in self.items for n, turn in enumerate(item.turns) if turn.clip}

@@ -33,7 +33,7 @@ class SDEval(Suite):
     from_text = True
 
     def items(self, data: Download) -> Iterator[Item]:
-        """Yield the utterances of the test sets that are there."""
+        """Yield the utterances of the existing test sets."""
         sounds = data.look_for("audio_data") or data.folder
         for name, path in data.present({name: f"data/{name}.json" for name in SETS}).items():
 
@@ -45,12 +45,12 @@ class SDEval(Suite):
 
     def listed(self, answers: Path) -> Mapping[str, Listed]:
         """Return the texts of the makers' JSON, {utt_id: text}: one file a test set, or one for all."""
-        found = {}
+        listed = {}
         for path in sorted(answers.glob("*.json")):
             texts = json.loads(path.read_text(encoding="utf-8"))
             prefix = f"{path.stem}/" if path.stem in SETS else ""
-            found |= {f"{prefix}{name}": Listed(text=str(text)) for name, text in texts.items()}
-        return found
+            listed |= {f"{prefix}{name}": Listed(text=str(text)) for name, text in texts.items()}
+        return listed
 
     def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
         """Ask for the rating of the answer's words."""

@@ -71,13 +71,13 @@ class SpeechParaling(Suite):
 
     def items(self, data: Download) -> Iterator[Item]:
         """Yield the items of both languages, as far as they are there."""
-        found = False
+        any_language = False
         for language, baseline in BASELINES.items():
             for prompts, folder, code, module in PARTS:
                 path = data.look_for(f"jsonl_prompt_{language}/{prompts}.jsonl")
                 if path is None:
                     continue
-                found = True
+                any_language = True
                 sounds = data.find(f"audio_dataset_{language}/{folder}")
                 answers = data.look_for(f"api_models/{baseline}/output_{language}/{folder}")
                 for number, (_, row) in enumerate(data.rows(path), 1):
@@ -88,7 +88,7 @@ class SpeechParaling(Suite):
                         {"dimensions": list(row["dimensions"]), "number": number, "code": f"{code}_{language}.py",
                          "baseline": answers and data.sound(answers, f"{name}.wav"), "against": baseline},
                     )  # fmt: skip
-        if not found:
+        if not any_language:
             data.find("jsonl_prompt_en")
 
     def answer_names(self, item: Item, turn: int) -> Sequence[str]:
@@ -196,13 +196,13 @@ def _language_table(rows: Sequence[SuiteRow]) -> Table:
     values, drawn = percent(points.sum(0)[None])[0], percent(resample(points, RESAMPLES)) if len(points) > 1 else None
     baseline = next((row.baseline for row in rows if row.baseline), "baseline")
     table: Table = {}
-    for place, system in enumerate([*systems, baseline]):
+    for index, system in enumerate([*systems, baseline]):
         mine = rows if system == baseline else [row for row in rows if row.system == system]
         table[system] = {}
         for at, column in enumerate([OVERALL, *modules]):
             part = mine if column == OVERALL else [row for row in mine if row.subset.endswith(column)]
-            value = float(values[place, at])
-            ends = percentiles(None if drawn is None else drawn[:, place, at])
+            value = float(values[index, at])
+            ends = percentiles(None if drawn is None else drawn[:, index, at])
             counts = sum(row.score is not None for row in part), len(part)
             table[system][column] = Share(value, *ends, *counts) if np.isfinite(value) else Share(None, None, None, *counts)
     return table

@@ -70,18 +70,18 @@ class UROBench(Suite):
     measured = (COMPUTED, NATURAL)
 
     def items(self, data: Download) -> Iterator[Item]:
-        """Yield the items of the sets that are there, those of style first."""
+        """Yield the items of the existing sets, those of style first."""
         names = sorted(MODE_OF, key=lambda name: (not name.startswith(FIRST), name))
         files = {f"{level}/{name}": f"{level}/{name}/test.jsonl" for name in names for level in ("basic", "pro")}
         for subset, path in data.present(files).items():
 
             def make(row: dict[str, Any], number: int, subset: str = subset, folder: Path = path.parent) -> Item:
                 rounds = row.get("dialogue", [row])
-                turns = tuple(UserTurn(data.sound(folder, one["source_wav"]), str(one["source_text"])) for one in rounds)
+                turns = tuple(UserTurn(data.sound(folder, side["source_wav"]), str(side["source_text"])) for side in rounds)
                 values: dict[str, Any] = {key: str(row[key]) for key in ("emotion", "style", "language") if key in row}
-                answers = [one.get("target_text", "") for one in rounds]
+                answers = [side.get("target_text", "") for side in rounds]
                 values["references"] = [text if isinstance(text, str) else "\n".join(map(str, text)) for text in answers]
-                values["rounds"] = [one.get("round", turn) for turn, one in enumerate(rounds)]
+                values["rounds"] = [side.get("round", turn) for turn, side in enumerate(rounds)]
                 name = row["id"] if "dialogue" in row else f"{number:04d}"
                 return Item(f"{subset}/{name}", subset, turns, values)
 
@@ -96,15 +96,15 @@ class UROBench(Suite):
 
     def listed(self, answers: Path) -> Mapping[str, Listed]:
         """Return the texts of the makers' pred_text.jsonl and output_with_text.jsonl."""
-        found: dict[str, Any] = {}
+        texts: dict[str, Any] = {}
         for path in sorted(answers.glob("*/*/*.jsonl")):
             subset = path.parent.relative_to(answers).as_posix()
             for _, row in read_any(path, []):
                 if path.name == "pred_text.jsonl":
-                    found |= {f"{subset}/{name}": text for name, text in row.items()}
+                    texts |= {f"{subset}/{name}": text for name, text in row.items()}
                 elif path.name == "output_with_text.jsonl":
-                    found |= {f"{subset}/{row['id']}/chat_{one['round']}": one["output_text"] for one in row["dialogue"]}
-        return {name: Listed(text=str(text).strip()) for name, text in found.items()}
+                    texts |= {f"{subset}/{row['id']}/chat_{side['round']}": side["output_text"] for side in row["dialogue"]}
+        return {name: Listed(text=str(text).strip()) for name, text in texts.items()}
 
     def metrics(self, item: Item) -> Sequence[str]:
         """Return the measure of the item's set, and UTMOS of a single answer."""

@@ -65,7 +65,7 @@ class VocalBench(Suite):
     measured = (ACOUSTIC, NATURAL, ERRORS, FOLLOWED, KNOWN)
 
     def items(self, data: Download) -> Iterator[Item]:
-        """Yield the items of the sets that are there."""
+        """Yield the items of the existing sets."""
         sounds = data.look_for("audio") or data.folder
         for name, path in data.present({name: f"json/{file}.json" for name, file in SETS.items()}).items():
 

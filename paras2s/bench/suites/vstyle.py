@@ -84,14 +84,14 @@ class VStyle(Suite):
 
     def listed(self, answers: Path) -> Mapping[str, Listed]:
         """Return the answers of the makers' metadata.jsonl, in the folder or in one a language."""
-        found = {}
+        listed = {}
         for folder in (folder for name in ("", "en", "zh") if ((folder := answers / name) / "metadata.jsonl").is_file()):
             for _, row in read_any(folder / "metadata.jsonl", []):
                 sounds = [folder / part / str(row.get("response_audio_path")) for part in ("", "wav")]
                 sound = next((path.relative_to(answers).as_posix() for path in sounds if path.is_file()), "")
                 name = f"{language_of(str(row.get('instruct_text', '')))}/{row.get('instruct_id')}"
-                found[name] = Listed(sound, str(row.get("response_text", "")).strip())
-        return found
+                listed[name] = Listed(sound, str(row.get("response_text", "")).strip())
+        return listed
 
     def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
         """Ask for the score of the answer's sound, by the category's prompt."""

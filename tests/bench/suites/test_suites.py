@@ -30,7 +30,7 @@ from paras2s.bench.suites.agreement import by_position
 from paras2s.bench.suites.base import SuiteRow
 from paras2s.bench.suites.run import SuiteOptions, estimate_suite, find_suite, read_verdicts, rescored, run_suite
 from paras2s.cli.app import app
-from paras2s.errors import BudgetError, ConfigError, DataError
+from paras2s.errors import BudgetError, ConfigError, DataError, StorageError
 from paras2s.reward.judges.base import Judge
 from paras2s.studio.app import make_app
 from paras2s.types import Verdict
@@ -391,7 +391,8 @@ def test_the_verb_prints_one_json_and_exits_with_1_for_what_has_no_score(paralin
     assert done.exit_code == shown.exit_code == 1, done.exception
     assert json.loads(done.stdout)["suite"] == "speechparaling"
     assert "SpeechParaling-Bench, judged by judge/" in shown.stdout
-    assert "no price is known" in priced.stdout
+    # Everything that can be judged is.
+    assert "judging: at most 0.0000 USD" in priced.stdout
     assert (paraling / "run/table.md").read_text().startswith("# SpeechParaling-Bench")
 
 
@@ -452,7 +453,9 @@ def test_an_endpoint_answers_once_in_dialogues_as_well_and_a_judge_of_ones_own_c
         assert dialogue[1]["messages"][1] == {"role": "assistant", "content": "yes 1"}
     made.sound(tmp_path / "duplex/candor_pause_handling/1/input.wav")
     with pytest.raises(ConfigError, match="times answers against the question"):
-        run_suite(options("fullduplex", tmp_path, None, systems={"live": spec}, data=tmp_path / "duplex"), QUIET, True)
+        run_suite(replace(talk, suite="fullduplex", data=tmp_path / "duplex", out=tmp_path / "duplex-run"), QUIET, True)
+    with pytest.raises(StorageError, match="holds verdicts of speechparaling; give another --out"):
+        run_suite(talk, QUIET, True)
 
 
 def test_the_studio_shows_a_leaderboard_with_every_judge_and_warns_of_two(paraling: Path) -> None:
