@@ -15,7 +15,7 @@ from paras2s.bench.styleset.dialogue import DialogueModel
 from paras2s.bench.styleset.systems import LONGEST_ANSWER_S, open_speaker
 from paras2s.bench.suites.base import Item, Listed, Suite
 from paras2s.bench.systems import SUFFIXES, Response
-from paras2s.errors import AudioError, ConfigError
+from paras2s.errors import AudioError, ConfigError, DataError, one_line
 from paras2s.policy.types import Turn
 from paras2s.reward.judges.base import MAX_CLIP_S
 from paras2s.utils.io import path_inside
@@ -35,7 +35,10 @@ class SuiteAnswers:
 
     @cached_property
     def _listed(self) -> Mapping[str, Listed]:
-        return self.suite.listed(Path(self.source.spec))
+        try:
+            return self.suite.listed(Path(self.source.spec))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(f"{self.source.spec}: a list of answers is not of the makers' form ({one_line(error)})") from error
 
     def require_any(self, items: Sequence[Item]) -> None:
         """Refuse a folder without a single answer, and a system that cannot answer in time.

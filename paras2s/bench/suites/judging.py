@@ -92,6 +92,8 @@ class SuiteJudge:
             return self.suite.scoring(job.item, job.metric, job.answers, data)
         except (JudgeError, AudioError, AssetError) as error:
             return Unscored("", str(error))
+        except (LookupError, TypeError, ValueError) as error:
+            return Unscored("", f"the item is not of the makers' form ({type(error).__name__}: {error})")
 
     def _missing(self, job: Job) -> str:
         lacking = [answer.response for answer in job.answers if answer.response.missing]
