@@ -136,7 +136,7 @@ def _detector() -> tuple[Any, Any]:
         from faster_whisper.vad import VadOptions, get_speech_timestamps
     except ImportError as error:
         raise AssetError(f"Silero's detector of speech is not installed ({one_line(error)})") from error
-    return get_speech_timestamps, VadOptions(min_silence_duration_ms=100, speech_pad_ms=30)
+    return get_speech_timestamps, VadOptions(min_speech_duration_ms=250, min_silence_duration_ms=100, speech_pad_ms=30)
 
 
 def merged(spans: Sequence[Span], gap_s: float) -> list[Span]:
