@@ -26,6 +26,7 @@ from paras2s.reward.judges.base import MAX_CLIP_S
 from paras2s.utils.io import path_inside, read_text
 
 Made = TypeVar("Made")
+Key = TypeVar("Key")
 JUDGED_RATE_HZ = 16_000
 # Words of an answer that was not given yet, in an estimate.
 UNKNOWN_WORDS = "word " * 120
@@ -79,7 +80,7 @@ class Download:
         if self.folder.is_dir():
             yield from sorted(path for path in self.folder.iterdir() if path.is_dir())
 
-    def present(self, files: Mapping[str, str]) -> dict[str, Path]:
+    def present(self, files: Mapping[Key, str]) -> dict[Key, Path]:
         """Return the existing parts of a suite, by name, with their files.
 
         Raises:
@@ -91,10 +92,10 @@ class Download:
         return paths
 
     def made(self, path: Path, make: Callable[[dict[str, Any], int], Made]) -> Iterator[Made]:
-        """Yield what `make` makes of every row and its number; a row without a key that it needs is a problem."""
-        for number, (where, row) in enumerate(self.rows(path)):
+        """Yield what `make` makes of every row and its line, from 0; a row without a key that it needs is a problem."""
+        for where, row in self.rows(path):
             try:
-                yield make(row, number)
+                yield make(row, int(where.rpartition(":")[2]) - 1)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 self.problems.append(f"{where}: no item of the suite ({type(error).__name__}: {one_line(error)})")
 

@@ -70,26 +70,24 @@ class SpeechParaling(Suite):
     by_judge = ("winner",)
 
     def items(self, data: Download) -> Iterator[Item]:
-        """Yield the items of both languages, as far as they are there."""
-        any_language = False
-        for language, baseline in BASELINES.items():
-            for prompts, folder, code, module in PARTS:
-                path = data.look_for(f"jsonl_prompt_{language}/{prompts}.jsonl")
-                if path is None:
-                    continue
-                any_language = True
-                sounds = data.find(f"audio_dataset_{language}/{folder}")
-                answers = data.look_for(f"api_models/{baseline}/output_{language}/{folder}")
-                for number, (_, row) in enumerate(data.rows(path), 1):
-                    name = f"{folder.rpartition('/')[2]}_{number:03d}"
-                    yield Item(
-                        f"{language}/{folder}/{name}", f"{language}/{module}",
-                        (UserTurn(data.sound(sounds, f"{name}.wav"), row["prompt"]),),
-                        {"dimensions": list(row["dimensions"]), "number": number, "code": f"{code}_{language}.py",
-                         "baseline": answers and data.sound(answers, f"{name}.wav"), "against": baseline},
-                    )  # fmt: skip
-        if not any_language:
-            data.find("jsonl_prompt_en")
+        """Yield the items of both languages, as far as they are in the download."""
+        files = {(language, *part): f"jsonl_prompt_{language}/{part[0]}.jsonl" for language in BASELINES for part in PARTS}
+        for (language, _, folder, code, module), path in data.present(files).items():
+            sounds, against = data.find(f"audio_dataset_{language}/{folder}"), BASELINES[language]
+            answers = data.look_for(f"api_models/{against}/output_{language}/{folder}")
+            values = {"code": f"{code}_{language}.py", "against": against}
+
+            def make(
+                row: dict[str, Any], number: int, about: dict[str, Any] = values, sounds: Path = sounds,
+                answers: Path | None = answers, prefix: str = f"{language}/{folder}", subset: str = f"{language}/{module}",
+            ) -> Item:  # fmt: skip
+                name = f"{prefix.rpartition('/')[2]}_{number + 1:03d}"
+                baseline = answers and data.sound(answers, f"{name}.wav")
+                own = {"dimensions": list(row["dimensions"]), "number": number + 1, "baseline": baseline}
+                turn = UserTurn(data.sound(sounds, f"{name}.wav"), row["prompt"])
+                return Item(f"{prefix}/{name}", subset, (turn,), about | own)
+
+            yield from data.made(path, make)
 
     def answer_names(self, item: Item, turn: int) -> Sequence[str]:
         """Return the makers' names: below `output_en`, or below the folder of both languages."""

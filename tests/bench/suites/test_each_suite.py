@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from outside import LIBRISPEECH
 from test_suites import QUIET, figures, judge_at, options
 from tiny import suites as made
 from tiny.endpoint import Say, ScriptedEndpoint, said
@@ -364,6 +365,14 @@ def test_full_duplex_bench_times_take_overs_and_overlaps(tmp_path: Path, monkeyp
     assert values["user_backchannel: stop latency, s"] == pytest.approx(0.1)
     assert values["user_backchannel: response latency, s"] == pytest.approx(0.5)
     assert list(result.report["tables"]) == ["rules"]
+
+
+def test_speech_is_found_in_a_recording() -> None:
+    clip = made.read(sorted(LIBRISPEECH.glob("*.flac"))[0])
+    spans = fullduplex.speech(clip)
+    assert spans[0][0] == pytest.approx(0.5, abs=0.2)
+    assert all(0 <= start < end <= clip.duration_s for start, end in spans)
+    assert 4 < sum(end - start for start, end in spans) < clip.duration_s
 
 
 # MTalk-Bench.
