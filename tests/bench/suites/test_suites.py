@@ -319,14 +319,14 @@ def test_what_is_wrong_with_a_download_is_said_and_the_rest_is_judged(paraling: 
         result = run_suite(options("speechparaling", paraling, judge_at(paraling, server)), QUIET, True)
         assert any("dyn_var.jsonl:1: not valid JSON" in one for one in result.report["problems"])
         assert any("sit_multi_002.wav: no such sound" in one for one in result.report["problems"])
-        assert [row.item for row in result.rows][0] == "en/dyn_var/dyn_var_002"
+        assert result.rows[0].item == "en/dyn_var/dyn_var_002"
         assert len(server.requests) == 3
         (paraling / "data/judge_data/judge_code/dyn_var/dyn_var_en.py").unlink()
         with pytest.raises(
             DataError, match=r"judge_code/dyn_var/dyn_var_en\.py: missing; the makers have it in the repository"
         ):
             run_suite(options("speechparaling", paraling, judge_at(paraling, server, "x")), QUIET, True)
-        with pytest.raises(ConfigError, match=r"holds no answer to any item; expected files such as dyn_var/dyn_var_001\.wav"):
+        with pytest.raises(ConfigError, match=r"holds no answer to any item; expected files such as dyn_var/dyn_var_002\.wav"):
             run_suite(
                 options("speechparaling", paraling, judge_at(paraling, server), systems={"mine": str(paraling)}), QUIET, True
             )
