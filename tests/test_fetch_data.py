@@ -26,6 +26,8 @@ FIXTURES = {
     "librispeech/librispeech_1263-139804-0002.flac": "ecf6fd0a66b8d436927fe4c5525f52b2c9e5600f5336e0227f8e05b16f6411c1",
     "librispeech/librispeech_1263-139804-0004.flac": "f42969cc397642890eae240c2e824ceec41888e95b609d6282373a56c8447e2c",
     "librispeech/librispeech_1263-139804-0005.flac": "863312b26d2d0aa8f7fe56a2f77308beaf02947b081b1e6137abeb181f3db94f",
+    "speechparaling/final_scores_en.csv": "c878d0c0b6c2887851b691422303bdf5c508f6c91c1beff8d39cceb496179f15",
+    "speechparaling/verdicts_en.jsonl.gz": "159afd3cfcdbb299c20696f12ca7ae70aba4a703690576080a786c2783104921",
     "styletalk/eval.csv": "97778daf9670e7a8cf96f4917bdd6e4c39360ad3cbf5bac23fd36d5fe1647428",
     "styletalk/train.csv": "7e400bee6a27d65a4249698b7836b2f0efccee1048e7be5e96d4386ed5175b01",
 }
@@ -33,7 +35,8 @@ FIXTURES = {
 
 def test_fixtures_are_those_of_their_sources_and_small() -> None:
     files = [path for path in outside.FIXTURES.rglob("*") if path.is_file()]
-    data = {path.relative_to(outside.FIXTURES).as_posix(): path for path in files if path.suffix in {".csv", ".flac", ".json"}}
+    kinds = {".csv", ".flac", ".json", ".gz"}
+    data = {path.relative_to(outside.FIXTURES).as_posix(): path for path in files if path.suffix in kinds}
     assert {name: sha256(path.read_bytes()).hexdigest() for name, path in data.items()} == FIXTURES
     assert all((path.parent / "SOURCE.md").is_file() for path in data.values())
     assert sum(path.stat().st_size for path in files) < 3_000_000

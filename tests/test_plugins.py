@@ -15,6 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import Clip, write_clip
+from paras2s.bench.suites import SUITE_GROUP
+from paras2s.bench.suites.run import find_suite
 from paras2s.cli.app import app
 from paras2s.cli.own_benchmarks import GROUP as BENCHMARKS
 from paras2s.configs.schema.curation import TTS_ENGINES, TTS_GROUP, SynthesisVoice
@@ -37,6 +39,7 @@ import typer
 
 import paras2s
 from paras2s.audio.clip import Clip
+from paras2s.bench.suites.base import Suite
 from paras2s.types import Measured
 
 
@@ -92,6 +95,15 @@ class Beeps:
             on_clip(index, Clip(np.sin(2 * np.pi * line.voice.options["hz"] * time).astype(np.float32), 16_000))
 
 
+class Nines(Suite):
+    """A suite without items."""
+
+    name, title, source, by_judge = "nines", "Nines", "nowhere", ("nine",)
+
+    def items(self, data):
+        return iter(())
+
+
 def bench(system: str, times: int = typer.Option(1, help="Times.")) -> None:
     """Say a system's name."""
     typer.echo(" ".join([system] * times))
@@ -102,6 +114,7 @@ OF_GROUP = {
     ENTRY_POINT: "Peak",
     TTS_GROUP: "Beeps",
     BENCHMARKS: "bench",
+    SUITE_GROUP: "Nines",
 }
 
 
@@ -193,6 +206,10 @@ def test_a_benchmark(names: dict[str, str]) -> None:
     listed = CliRunner().invoke(app, ["bench", "--help"]).output
     assert "speakbench" in listed
     assert ("mine" in listed) is (name == "mine")
+
+
+def test_a_suite(names: dict[str, str]) -> None:
+    assert find_suite(names[SUITE_GROUP]).title == "Nines"
 
 
 def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:

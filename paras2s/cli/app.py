@@ -16,6 +16,7 @@ from paras2s.cli.bench_detection import bench_detect, bench_detect_grid, bench_d
 from paras2s.cli.bench_paras2s import bench_paras2s, bench_voicebench
 from paras2s.cli.bench_speakbench import bench_app
 from paras2s.cli.bench_styleset import bench_styleset
+from paras2s.cli.bench_suite import bench_suite
 from paras2s.cli.bench_systems import bench_systems
 from paras2s.cli.bench_unisrm import bench_unisrm
 from paras2s.cli.check_policy import check_policy
@@ -82,6 +83,7 @@ bench_app.command("detect-grid")(bench_detect_grid)
 bench_app.command("detect-pairs")(bench_detect_pairs)
 bench_app.command("styleset")(bench_styleset)
 bench_app.command("unisrm")(bench_unisrm)
+bench_app.command("suite")(bench_suite)
 app.add_typer(bench_app, name="bench")
 
 

@@ -21,7 +21,9 @@ LONGEST_LINE = 1 << 18
 LARGEST_BYTES = 256 << 20
 
 # The keys that a file's rows have, all of them, by what the file is.
+SUITE = "an outside suite"
 KINDS = {
+    SUITE: ("suite", "item", "metric", "judge"),
     "a bench's answers": ("query_id", "answer_index", "judge"),
     "judge": ("kind", "made_from"),
     "probe": ("about", "change", "judge"),

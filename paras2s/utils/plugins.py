@@ -1,7 +1,7 @@
 """Find a part by name: a shipped one, one of an installed package (an entry point), or `module:Class` of your own code.
 
-The groups of entry points are `paras2s.judges`, `paras2s.rewards`, `paras2s.extractors`, `paras2s.tts`, `paras2s.benchmarks`
-and `paras2s.policies`.
+The groups of entry points are `paras2s.judges`, `paras2s.rewards`, `paras2s.extractors`, `paras2s.tts`, `paras2s.benchmarks`,
+`paras2s.suites` and `paras2s.policies`.
 """
 
 from __future__ import annotations

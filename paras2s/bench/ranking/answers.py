@@ -70,11 +70,15 @@ class AnswerSource:
     def _fingerprint(self) -> list[Any]:
         return fingerprint(self.spec, self.curation)
 
-    def answer(self, instructions: Sequence[Path], console: Console, quiet: bool) -> dict[str, Answer]:
+    @cached_property
+    def _system(self) -> System:
+        return open_system(self.spec, self.curation, self.cache_dir)
+
+    def answer(self, instructions: Mapping[str, Path], console: Console, quiet: bool, first: int = 0) -> dict[str, Answer]:
         """Return the answers by the instructions' names; an earlier run's are read, the others requested and kept.
 
         Instructions are asked in parts of one size from the first on, so that an answer does not depend on which of them are
-        there already. A failure is not kept: a later run asks again.
+        there already; `first` is the place of the first one among all. A failure is not kept: a later run asks again.
 
         Raises:
             ConfigError: it is no system, it holds no answer, or existing answers are of another system or clip.
@@ -83,17 +87,15 @@ class AnswerSource:
         if self.finished:
             return self._read_finished(instructions, console, quiet)
         answers = self.kept(instructions)
-        system: System | None = None
         with progress_bar(console, f"{self.name} answers", len(instructions), quiet) as bar:
             for start in range(0, len(instructions), CHUNK_QUESTIONS):
-                part = instructions[start : start + CHUNK_QUESTIONS]
-                if any(path.stem not in answers for path in part):
-                    system = system or open_system(self.spec, self.curation, self.cache_dir)
-                    answers |= self._ask(system, part, start, answers)
+                part = dict(list(instructions.items())[start : start + CHUNK_QUESTIONS])
+                if any(name not in answers for name in part):
+                    answers |= self._ask(part, first + start, answers)
                 bar.at(start + len(part), len(instructions))
         return answers
 
-    def kept(self, instructions: Sequence[Path]) -> dict[str, Answer]:
+    def kept(self, instructions: Mapping[str, Path]) -> dict[str, Answer]:
         """Return the answers that an earlier run kept and that can still be read.
 
         Raises:
@@ -103,8 +105,8 @@ class AnswerSource:
         answers = {}
         # A slip in a spec is found before anything is asked.
         self._fingerprint  # noqa: B018
-        for path in instructions:
-            sound, described = self._files(path)
+        for name, path in instructions.items():
+            sound, described = self._files(name)
             if not described.is_file():
                 continue
             says = read_json(described)
@@ -115,12 +117,12 @@ class AnswerSource:
                     f"{described}: is of another system or of another instruction; give another --out, or delete {self.folder}"
                 )
             try:
-                answers[path.stem] = Answer(Response(says["text"], read_clip(sound, max_duration_s=MAX_CLIP_S)), sound)
+                answers[name] = Answer(Response(says["text"], read_clip(sound, max_duration_s=MAX_CLIP_S)), sound)
             except AudioError:
                 continue
         return answers
 
-    def at_most(self, instructions: Sequence[Path]) -> tuple[dict[str, Answer], dict[str, Any]]:
+    def at_most(self, instructions: Mapping[str, Path]) -> tuple[dict[str, Answer], dict[str, Any]]:
         """Return what is known without asking: answers, silence of the greatest length where an answer is missing, and counts.
 
         `answer_usd` is the most that asking an endpoint costs: 0 for a checkpoint, None if no price is known.
@@ -129,10 +131,10 @@ class AnswerSource:
             answers = self._read_finished(instructions, Console(quiet=True), True)
             return answers, {"kept": len(instructions), "to_answer": 0, "answer_usd": 0.0}
         answers = self.kept(instructions)
-        new = [path for path in instructions if path.stem not in answers]
+        new = {name: path for name, path in instructions.items() if name not in answers}
         silence = Clip(np.zeros(round(RATE_HZ * self._longest_s()), dtype=np.float32), RATE_HZ)
-        known = {"kept": len(answers), "to_answer": len(new), "answer_usd": self._most_usd(new)}
-        return answers | {path.stem: Answer(Response(clip=silence)) for path in new}, known
+        known = {"kept": len(answers), "to_answer": len(new), "answer_usd": self._most_usd(list(new.values()))}
+        return answers | {name: Answer(Response(clip=silence)) for name in new}, known
 
     def _is_endpoint(self) -> bool:
         return Path(self.spec).suffix in (".yaml", ".yml")
@@ -158,33 +160,31 @@ class AnswerSource:
         known = [cost for cost in each if cost is not None]
         return sum(known) if len(known) == len(each) else None
 
-    def _files(self, instruction: Path) -> tuple[Path, Path]:
-        return self.folder / f"{instruction.stem}.wav", self.folder / f"{instruction.stem}.json"
+    def _files(self, name: str) -> tuple[Path, Path]:
+        return self.folder / f"{name}.wav", self.folder / f"{name}.json"
 
     def _key(self, instruction: Path) -> str:
         return key_of([self._fingerprint, read_clip(instruction, max_duration_s=MAX_CLIP_S).digest])
 
-    def _read_finished(self, instructions: Sequence[Path], console: Console, quiet: bool) -> dict[str, Answer]:
-        system = open_system(self.spec, self.curation, self.cache_dir)
+    def _read_finished(self, instructions: Mapping[str, Path], console: Console, quiet: bool) -> dict[str, Answer]:
         # A folder of finished answers reads no transcript.
-        questions = [SpokenQuestion(path.stem, path, "") for path in instructions]
+        questions = [SpokenQuestion(name, path, "") for name, path in instructions.items()]
         with progress_bar(console, f"{self.name} answers", len(questions), quiet) as bar:
-            rows = system.answer(questions, 1, bar.at)
-        files = [find_clip(Path(self.spec), path.stem) for path in instructions]
-        return {path.stem: Answer(row[0], file) for path, row, file in zip(instructions, rows, files, strict=True)}
+            rows = self._system.answer(questions, 1, bar.at)
+        return {name: Answer(row[0], find_clip(Path(self.spec), name)) for name, row in zip(instructions, rows, strict=True)}
 
-    def _ask(self, system: System, part: Sequence[Path], start: int, existing: Mapping[str, Answer]) -> dict[str, Answer]:
-        words = transcribe([read_clip(path, max_duration_s=MAX_CLIP_S) for path in part])
-        questions = [SpokenQuestion(path.stem, path, spoken.text) for path, spoken in zip(part, words, strict=True)]
-        placed = replace(system, first=start) if isinstance(system, PolicySystem) else system
+    def _ask(self, part: Mapping[str, Path], start: int, existing: Mapping[str, Answer]) -> dict[str, Answer]:
+        words = transcribe([read_clip(path, max_duration_s=MAX_CLIP_S) for path in part.values()])
+        questions = [SpokenQuestion(name, part[name], spoken.text) for name, spoken in zip(part, words, strict=True)]
+        placed = replace(self._system, first=start) if isinstance(self._system, PolicySystem) else self._system
         rows = placed.answer(questions, 1, lambda *_: None)
-        new = [(path, row[0]) for path, row in zip(part, rows, strict=True) if path.stem not in existing]
-        return {path.stem: self._keep(path, response) for path, response in new}
+        return {name: self.keep(name, part[name], row[0]) for name, row in zip(part, rows, strict=True) if name not in existing}
 
-    def _keep(self, instruction: Path, response: Response) -> Answer:
+    def keep(self, name: str, instruction: Path, response: Response) -> Answer:
+        """Write an answer beside the others and return it as a later run reads it; a failure is not kept."""
         if response.clip is None or response.missing:
             return Answer(response)
-        sound, described = self._files(instruction)
+        sound, described = self._files(name)
         write_clip(sound, response.clip)
         # Last, as the sign that both are there.
         write_json(described, {"key": self._key(instruction), "text": response.text})

@@ -112,8 +112,8 @@ def _instructions(options: RankingOptions) -> dict[Path, Utterance | str]:
     return {path: _instruction(path) for path in options.instruction_paths()}
 
 
-def _readable(spoken: Mapping[Path, Utterance | str]) -> list[Path]:
-    return [path for path, utterance in spoken.items() if isinstance(utterance, Utterance)]
+def _readable(spoken: Mapping[Path, Utterance | str]) -> dict[str, Path]:
+    return {path.stem: path for path, utterance in spoken.items() if isinstance(utterance, Utterance)}
 
 
 def _compared(
