@@ -5,7 +5,6 @@ A call either returns a Reply or raises; it never makes one up. Attempts, rate a
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
@@ -13,17 +12,21 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+from urllib.parse import urlparse
 
-from paras2s.clients.endpoint import CallError, EndpointClient, PaidError, Price, Session
+from paras2s.clients.endpoint import LIMIT_FIELDS, BodyError, CallError, EndpointClient, PaidError, Price, Session, run_calls
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import BudgetError, JudgeError, one_line
 from paras2s.utils.cache import JsonCache, key_of
+from paras2s.utils.text import well_formed
 
 # What a tokenizer's own rule splits a text into before it looks into its vocabulary: letters, up to three digits, underscores,
 # each sign, breaks of a line, and indents; one space goes with what follows it.
 # Most words of eight letters are one token.
 PIECE = re.compile(r"[^\W\d_]{1,8}|\d{1,3}|_+|[^\w\s]|\n+| {2,}")
 CACHE_VERSION = 1
+# Parts of a reply that are no part of its text.
+THOUGHT_PARTS = ("thinking", "reasoning", "redacted_thinking")
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,12 @@ class LLMClient:
         self.price = self.endpoint.price
         self.calls = 0
         self._structured = config.structured == "auto"
+        # OpenAI's newer models refuse max_tokens; many servers do not know max_completion_tokens and would be without a limit.
+        host = urlparse(config.base_url).hostname or ""
+        newer = host.endswith(("openai.com", "azure.com"))
+        self._limit_field = (
+            ("max_completion_tokens" if newer else "max_tokens") if config.limit_field == "auto" else config.limit_field
+        )
 
     @property
     def spent_usd(self) -> float:
@@ -206,7 +215,7 @@ class LLMClient:
         Equal requests are sent once. A reply that is not `usable` is returned but not cached, and one in the cache does not
         count: a later run requests it again.
         """
-        return asyncio.run(self._complete_all(requests, on_progress, usable))
+        return run_calls(self._complete_all(requests, on_progress, usable))
 
     async def _complete_all(
         self,
@@ -291,35 +300,38 @@ class LLMClient:
         return Bill(len(requests), total, usd if requests else 0.0)
 
     async def _attempt(self, session: Session, request: Request, spent: list[Tokens]) -> Reply:
-        structured = self._structured and request.schema is not None
+        sent = self._limit_field, self._structured
         try:
-            return await self._post(session, request, structured, spent)
+            return await self._post(session, request, spent)
         except CallError as error:
-            if not (structured and error.refuses_schema):
+            if error.refused_field == sent[0] and self.config.limit_field == "auto":
+                self._limit_field = next(name for name in LIMIT_FIELDS if name != error.refused_field)
+            elif error.refuses_schema and sent[1] and request.schema is not None:
+                # Some gateways have no structured output; their free text is parsed as strictly.
+                self._structured = False
+            else:
                 raise
-        # Some gateways have no structured output; their free text is parsed as strictly.
-        self._structured = False
-        return await self._post(session, request, False, spent)
+        return await self._post(session, request, spent)
 
-    async def _post(self, session: Session, request: Request, structured: bool, spent: list[Tokens]) -> Reply:
+    async def _post(self, session: Session, request: Request, spent: list[Tokens]) -> Reply:
         """Send one HTTP request; the tokens that its reply reports are added to `spent`, be the reply usable or not.
 
         Raises:
             CallError: anything went wrong.
         """
         body: dict[str, Any] = {"model": self.config.model, "messages": [_as_json(message) for message in request.messages]}
-        body |= {"max_completion_tokens": self.config.max_output_tokens}
+        body |= {self._limit_field: self.config.max_output_tokens}
         body |= {} if self.config.temperature is None else {"temperature": self.config.temperature}
         body |= {} if self.config.top_p is None else {"top_p": self.config.top_p}
         body |= {} if self.config.reasoning_effort is None else {"reasoning_effort": self.config.reasoning_effort}
         body |= self.config.extra_body
         # With one seed for all samples, one reply repeated would pass for agreement.
         body |= {} if self.config.seed is None else {"seed": self.config.seed + request.sample}
-        if structured:
+        if self._structured and request.schema is not None:
             schema = {"name": "verdict", "strict": True, "schema": request.schema}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if request.token_ids:
-            body |= {"max_completion_tokens": 1, "temperature": 0.0, "logprobs": True}
+            body |= {self._limit_field: 1, "temperature": 0.0, "logprobs": True}
             body["logprob_token_ids"] = list(request.token_ids)
 
         async def post() -> Reply:
@@ -327,6 +339,7 @@ class LLMClient:
             # As bytes: the client's own models of requests and replies take 2 ms of the processor a call.
             data: bytes = await session.client.post("/chat/completions", cast_to=bytes, body=body)
             completion = json.loads(data)
+            _refuse_error(completion)
             tokens = _read_usage(completion.get("usage"), audio_tokens(request, self.price))
             spent.append(tokens)
             try:
@@ -366,17 +379,18 @@ def _as_json(message: Message) -> dict[str, Any]:
 def _read_usage(usage: Any, audio_tokens: int) -> Tokens:
     """Read what a reply says that it took; where that does not tell audio from text, there are `audio_tokens` of audio.
 
-    Raises:
-        ValueError, TypeError, LookupError, AttributeError: it has another form, or a count below zero.
+    A bill that is missing or cannot be is no tokens, which are counted as not reported: the reply is good without it.
     """
-    if usage is None:
+    try:
+        prompt, reply = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+        total = int(usage.get("total_tokens") or 0)
+        audio = int((usage.get("prompt_tokens_details") or {}).get("audio_tokens") or 0)
+    except (ValueError, TypeError, LookupError, AttributeError):
         return Tokens()
-    prompt, reply = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
-    audio = int((usage.get("prompt_tokens_details") or {}).get("audio_tokens") or 0)
     if min(prompt, reply, audio) < 0 or audio > prompt:
-        raise ValueError(f"usage: {prompt} tokens in, {audio} of them audio, and {reply} out cannot be")
+        return Tokens()
     # Where a model's thoughts are not among the tokens of its reply, they are in the total.
-    reply = max(reply, int(usage.get("total_tokens") or 0) - prompt)
+    reply = max(reply, total - prompt)
     if audio or not audio_tokens:
         return Tokens(prompt - audio, audio, reply)
     # Fewer tokens than the audio has: it was not counted at all.
@@ -390,13 +404,42 @@ def _read_reply(completion: dict[str, Any], tokens: Tokens) -> Reply:
         ValueError, TypeError, LookupError, AttributeError: it has another form.
     """
     choice = completion["choices"][0]
-    text, refusal = choice["message"].get("content") or "", choice["message"].get("refusal")
-    if not isinstance(text, str) or not isinstance(refusal, str | None):
-        raise TypeError("the reply's content is no text")
-    # Half an emoji would make every file it is written to unreadable.
-    text = text.encode("utf-8", "replace").decode()
+    message = choice["message"]
+    text, refusal = _text_of(message.get("content")), message.get("refusal") or None
+    if not isinstance(refusal, str | None):
+        raise TypeError("the reply's refusal is no text")
     reason, model = choice.get("finish_reason") or "", completion.get("model") or ""
-    return Reply(text, str(reason), refusal, str(model), tokens, None, 0.0, 1, False, _first_logprobs(choice))
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    if thoughts and not text.strip() and refusal is None and reason in ("", "stop"):
+        raise ValueError("the reply is all thought; raise max_output_tokens, or lower reasoning_effort")
+    return Reply(well_formed(text), str(reason), refusal, str(model), tokens, None, 0.0, 1, False, _first_logprobs(choice))
+
+
+def _text_of(content: Any) -> str:
+    """Return a message's text, which may come in parts, thoughts among them.
+
+    Raises:
+        TypeError: it is no text.
+    """
+    if isinstance(content, list):
+        parts = [part for part in content if not (isinstance(part, dict) and part.get("type") in THOUGHT_PARTS)]
+        return "".join(part if isinstance(part, str) else _text_of(part["text"]) for part in parts)
+    if content is not None and not isinstance(content, str):
+        raise TypeError("the reply's content is no text")
+    return content or ""
+
+
+def _refuse_error(completion: Any) -> None:
+    """Refuse a body that is an error, which gateways send with HTTP 200.
+
+    Raises:
+        BodyError: it is one.
+    """
+    error = completion.get("error") if isinstance(completion, dict) and not completion.get("choices") else None
+    if error:
+        given = error if isinstance(error, dict) else {"message": error}
+        code = given.get("code")
+        raise BodyError(str(given.get("message") or given), code if isinstance(code, int) else None)
 
 
 def _first_logprobs(choice: dict[str, Any]) -> dict[str, float] | None:
