@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +26,8 @@ from paras2s.utils.text import well_formed
 # Most words of eight letters are one token.
 PIECE = re.compile(r"[^\W\d_]{1,8}|\d{1,3}|_+|[^\w\s]|\n+| {2,}")
 CACHE_VERSION = 1
+# The most that OpenAI and vLLM give of a position; below the least is "never" as some servers write it.
+MOST_LOGPROBS, LEAST_LOGPROB = 20, -700.0
 # Parts of a reply that are no part of its text.
 THOUGHT_PARTS = ("thinking", "reasoning", "redacted_thinking")
 
@@ -89,13 +92,17 @@ class Message:
 class Request:
     """A request: messages, and the JSON schema of the reply (None: free text).
 
-    `token_ids`: only one token is generated, with the log-probabilities of these (vLLM's `logprob_token_ids`). `sample`
+    `token_ids`: only one token is generated, with the log-probabilities of these (vLLM's `logprob_token_ids`). `scored` is a
+    key of the reply's JSON and its possible values, whose log-probabilities the reply has. `continues_at`: nothing is
+    generated; the reply has the log-probability of the prompt, the only message's text, from this character on. `sample`
     numbers several replies to one prompt: equal numbers share a reply, and a configured seed is increased by it.
     """
 
     messages: tuple[Message, ...]
     schema: dict[str, Any] | None = None
     token_ids: tuple[int, ...] = ()
+    scored: tuple[str, tuple[str, ...]] | None = None
+    continues_at: int | None = None
     sample: int = 0
 
 
@@ -115,7 +122,8 @@ class Reply:
     price is known or the reply does not say. A reply from the cache costs nothing again.
 
     `refusal` is the endpoint's own refusal text, `finish_reason` as it gave it ("length": the text is cut off).
-    `logprobs` maps tokens to log-probabilities at the first position, None if not requested or not returned.
+    `logprobs` maps tokens to log-probabilities at the first position, values of a scored key to theirs, or "" to that of a
+    continuation; None if not requested or not returned.
     """
 
     text: str
@@ -139,6 +147,8 @@ def request_key(config: LLMConfig, request: Request) -> str:
     settings = (config.base_url, config.model, config.temperature, config.max_output_tokens, config.seed, config.structured)
     # Requests that do not use a newer setting have the same key as before that setting existed.
     newer: list[Any] = [request.token_ids] if request.token_ids else []
+    newer += [{"scored": request.scored}] if request.scored else []
+    newer += [{"continues_at": request.continues_at}] if request.continues_at is not None else []
     newer += [{"top_p": config.top_p}] if config.top_p is not None else []
     newer += [{"sample": request.sample}] if request.sample else []
     newer += [{"reasoning_effort": config.reasoning_effort}] if config.reasoning_effort is not None else []
@@ -162,7 +172,7 @@ def count_tokens(text: str) -> int:
 def estimate_tokens(request: Request, price: Price | None, max_output_tokens: int) -> Tokens:
     """Estimate the tokens of a call: text by `count_tokens`, audio by its length, and the longest reply allowed."""
     text_in = sum(count_tokens(part) for message in request.messages for part in message.parts if isinstance(part, str))
-    return Tokens(text_in, audio_tokens(request, price), max_output_tokens)
+    return Tokens(text_in, audio_tokens(request, price), max_output_tokens if request.continues_at is None else 1)
 
 
 def audio_tokens(request: Request, price: Price | None) -> int:
@@ -185,6 +195,7 @@ class LLMClient:
         # OpenAI's newer models refuse max_tokens; many servers do not know max_completion_tokens and would be without a limit.
         host = urlparse(config.base_url).hostname or ""
         newer = host.endswith(("openai.com", "azure.com"))
+        self._bounded = not newer
         self._limit_field = (
             ("max_completion_tokens" if newer else "max_tokens") if config.limit_field == "auto" else config.limit_field
         )
@@ -306,6 +317,8 @@ class LLMClient:
         except CallError as error:
             if error.refused_field == sent[0] and self.config.limit_field == "auto":
                 self._limit_field = next(name for name in LIMIT_FIELDS if name != error.refused_field)
+            elif error.refuses_schema and "maxLength" in str(error):
+                self._bounded = False
             elif error.refuses_schema and sent[1] and request.schema is not None:
                 # Some gateways have no structured output; their free text is parsed as strictly.
                 self._structured = False
@@ -328,23 +341,34 @@ class LLMClient:
         # With one seed for all samples, one reply repeated would pass for agreement.
         body |= {} if self.config.seed is None else {"seed": self.config.seed + request.sample}
         if self._structured and request.schema is not None:
-            schema = {"name": "verdict", "strict": True, "schema": request.schema}
+            bounded = request.schema if self._bounded else _without_bounds(request.schema)
+            schema = {"name": "verdict", "strict": True, "schema": bounded}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if request.token_ids:
             body |= {self._limit_field: 1, "temperature": 0.0, "logprobs": True}
             body["logprob_token_ids"] = list(request.token_ids)
 
+        if request.scored:
+            body |= {"logprobs": True, "top_logprobs": MOST_LOGPROBS}
+        path = "/chat/completions"
+        if request.continues_at is not None:
+            # One token is generated, which is left out: some servers take 0 for no limit.
+            path, body = "/completions", {"model": self.config.model, "prompt": request.messages[0].parts[0], "max_tokens": 1}
+            body |= {"temperature": 0.0, "echo": True, "logprobs": 1, **self.config.extra_body}
+
         async def post() -> Reply:
             self.calls += 1
             # As bytes: the client's own models of requests and replies take 2 ms of the processor a call.
-            data: bytes = await session.client.post("/chat/completions", cast_to=bytes, body=body)
+            data: bytes = await session.client.post(path, cast_to=bytes, body=body)
             completion = json.loads(data)
             _refuse_error(completion)
             tokens = _read_usage(completion.get("usage"), audio_tokens(request, self.price))
             spent.append(tokens)
             try:
                 # With log-probabilities requested the text does not matter: it may well be an end token.
-                return _checked(_read_reply(completion, tokens), session, may_be_empty=bool(request.token_ids))
+                if request.continues_at is not None:
+                    return _read_continuation(completion, request, tokens)
+                return _checked(_read_reply(completion, tokens, request), session, may_be_empty=bool(request.token_ids))
             except (ValueError, TypeError, LookupError, AttributeError) as error:
                 raise PaidError(one_line(error), self._cost_of(request, tokens)) from error
 
@@ -397,7 +421,14 @@ def _read_usage(usage: Any, audio_tokens: int) -> Tokens:
     return Tokens(prompt - audio_tokens if prompt >= audio_tokens else prompt, audio_tokens, reply, audio_estimated=True)
 
 
-def _read_reply(completion: dict[str, Any], tokens: Tokens) -> Reply:
+def _without_bounds(schema: Any) -> Any:
+    """Return a schema without the lengths of its texts, which OpenAI's and Azure's own endpoints refuse."""
+    if isinstance(schema, dict):
+        return {key: _without_bounds(value) for key, value in schema.items() if key != "maxLength"}
+    return [_without_bounds(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def _read_reply(completion: dict[str, Any], tokens: Tokens, request: Request) -> Reply:
     """Read a chat completion.
 
     Raises:
@@ -412,7 +443,8 @@ def _read_reply(completion: dict[str, Any], tokens: Tokens) -> Reply:
     thoughts = message.get("reasoning_content") or message.get("reasoning")
     if thoughts and not text.strip() and refusal is None and reason in ("", "stop"):
         raise ValueError("the reply is all thought; raise max_output_tokens, or lower reasoning_effort")
-    return Reply(well_formed(text), str(reason), refusal, str(model), tokens, None, 0.0, 1, False, _first_logprobs(choice))
+    logprobs = _scored_logprobs(choice, *request.scored) if request.scored else _first_logprobs(choice)
+    return Reply(well_formed(text), str(reason), refusal, str(model), tokens, None, 0.0, 1, False, logprobs)
 
 
 def _text_of(content: Any) -> str:
@@ -447,6 +479,47 @@ def _first_logprobs(choice: dict[str, Any]) -> dict[str, float] | None:
     if not positions:
         return None
     return {entry["token"]: float(entry["logprob"]) for entry in positions[0].get("top_logprobs") or ()}
+
+
+def _scored_logprobs(choice: dict[str, Any], key: str, values: Sequence[str]) -> dict[str, float] | None:
+    """Return the log-probabilities of a key's values at the token that is its value; None where no such token is seen."""
+    begun, text = re.compile(rf'"{re.escape(key)}"\s*:\s*"?\s*\Z'), ""
+    for entry in (choice.get("logprobs") or {}).get("content") or ():
+        if begun.search(text) and str(entry["token"]).strip(' "') in values:
+            found: dict[str, float] = {}
+            for other in entry.get("top_logprobs") or ():
+                # "4" and " 4" are the same value.
+                value = str(other["token"]).strip(' "')
+                if value in values and float(other["logprob"]) > LEAST_LOGPROB:
+                    found[value] = math.log(math.exp(found.get(value, -math.inf)) + math.exp(float(other["logprob"])))
+            return found or None
+        text += str(entry["token"])
+    return None
+
+
+def _read_continuation(completion: dict[str, Any], request: Request, tokens: Tokens) -> Reply:
+    """Read the log-probability of the prompt behind its first `continues_at` characters, as OpenAI's completions echo it.
+
+    A server that does not echo the prompt, or whose tokens do not divide there, has given none: `logprobs` is None.
+
+    Raises:
+        ValueError, TypeError, LookupError, AttributeError: it has another form.
+    """
+    choice, prompt, start = completion["choices"][0], str(request.messages[0].parts[0]), request.continues_at or 0
+    given = choice.get("logprobs") or {}
+    texts, values = given.get("tokens") or [], given.get("token_logprobs") or []
+    # A token that begins every text may be written before the prompt.
+    position = -"".join(texts).find(prompt)
+    total = None
+    for text, value in zip(texts, values, strict=True) if position <= 0 else ():
+        if position == start:
+            total = 0.0
+        if start <= position < len(prompt) and total is not None:
+            total = None if value is None else total + float(value)
+        position += len(text)
+    logprobs = None if total is None else {"": total}
+    reason, model = str(choice.get("finish_reason") or ""), str(completion.get("model") or "")
+    return Reply("", reason, None, model, tokens, None, 0.0, 1, False, logprobs)
 
 
 def _from_cache(stored: dict[str, Any]) -> Reply:

@@ -44,7 +44,7 @@ FIRST_CALLS_APART_S = 0.002
 UNREACHABLE, TIMEOUT = "no connection", "timeout"
 # Failed calls in a row, all alike, after which a command stops; a refusal of one request may be that request's own fault.
 EQUAL_TIMEOUTS, EQUAL_FAILURES, EQUAL_REFUSALS = 2, 5, 20
-# The same request takes as long again: after so many timeouts a call is given up.
+# The same request takes as long again: after the second timeout a call is given up.
 MOST_TIMEOUTS = 2
 # A retry of the same kind is printed at most this often.
 RETRY_LINE_EVERY_S = 10.0
@@ -226,7 +226,7 @@ def run_calls(calls: Coroutine[Any, Any, Value]) -> Value:
 def _tls(encrypted: bool) -> ssl.SSLContext:
     """Return the HTTP library's TLS settings, made once: reading every trusted certificate takes 50 ms.
 
-    Plain HTTP needs no certificates; should it be redirected to HTTPS, nobody is trusted.
+    Plain HTTP needs no certificates; a redirection to HTTPS trusts no certificate.
 
     Raises:
         ConfigError: the environment names certificates that cannot be read.

@@ -117,10 +117,12 @@ def open_answer_judge(name: str, overrides: dict[str, Any], tone: Path | None, c
         ConfigError: an unknown judge, a judge that needs a voice, pairs or a run; overrides of a judge without config.
     """
     named = find_judge(name)
-    if named.kind not in ("llm", "rubric", "independent") and not named.is_own:
-        raise ConfigError(f"--judge: {name} gives no transcript of an answer; choose an LLM judge, rubric or independent")
+    if named.kind not in ("llm", "contrast", "rubric", "independent") and not named.is_own:
+        raise ConfigError(
+            f"--judge: {name} gives no transcript of an answer; choose an LLM or contrast judge, rubric or independent"
+        )
     # Judges without a config have no cache either.
-    cache = {"cache_dir": str(cache_dir)} if named.kind == "llm" else {}
+    cache = {"cache_dir": str(cache_dir)} if named.kind in ("llm", "contrast") else {}
     return AnswerJudge(open_judge(named, cache | overrides, tone=tone))
 
 

@@ -43,17 +43,25 @@ MAX_SEARCHED = 20_000_000
 Parsed = TypeVar("Parsed", bound=BaseModel)
 Value = TypeVar("Value")
 
+# Without a bound a small model's reasoning may run on to the end of its reply, which then holds no verdict.
+BOUNDED_TEXT = {"type": "string", "maxLength": 240}
 PAIR_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {"reasoning": {"type": "string"}, **{name: {"type": "string", "enum": list(LABELS)} for name in DIMENSIONS}},
+    "properties": {"reasoning": BOUNDED_TEXT, **{name: {"type": "string", "enum": list(LABELS)} for name in DIMENSIONS}},
     "required": ["reasoning", *DIMENSIONS],
     "additionalProperties": False,
 }
 ANSWER_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {"reasoning": {"type": "string"}, "score": {"type": "integer", "enum": list(SCORES)}},
+    "properties": {"reasoning": BOUNDED_TEXT, "score": {"type": "integer", "enum": list(SCORES)}},
     "required": ["reasoning", "score"],
     "additionalProperties": False,
+}
+# Servers write the keys in this order.
+SCORE_FIRST_SCHEMA = {
+    **ANSWER_SCHEMA,
+    "properties": dict(reversed(ANSWER_SCHEMA["properties"].items())),
+    "required": ["score", "reasoning"],
 }
 
 
