@@ -201,6 +201,11 @@ class LLMClient:
         )
 
     @property
+    def is_structured(self) -> bool:
+        """Whether replies are requested by their schema: the endpoint has not refused one."""
+        return self._structured
+
+    @property
     def spent_usd(self) -> float:
         """Cost of this instance's calls so far, failed attempts included, as replies said it."""
         return self.endpoint.budget.spent_usd

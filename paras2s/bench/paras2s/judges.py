@@ -24,6 +24,7 @@ from paras2s.types import Blueprint, Measured, Query, Unscored, Verdict
 if TYPE_CHECKING:
     from paras2s.data_gen.dataset import Dataset
     from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel
+    from paras2s.reward.tone_classifier import ToneClassifier
 
 # Answers that are judged together where a judge makes calls: replies so far are kept when the budget ends.
 CHUNK_ANSWERS = 64
@@ -110,7 +111,7 @@ class AnswerJudge:
         return judged
 
 
-def open_answer_judge(name: str, overrides: dict[str, Any], tone: Path | None, cache_dir: Path) -> AnswerJudge:
+def open_answer_judge(name: str, overrides: dict[str, Any], tone: ToneClassifier | Path | None, cache_dir: Path) -> AnswerJudge:
     """Open a judge of single answers by name.
 
     Raises:

@@ -102,7 +102,7 @@ class ContrastConfig(Section):
     device: str = Field("cpu", description="local: cpu, cuda ...")
     dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="local: type of the weights")
     batch_size: int = Field(8, ge=1, description="local: answers read at once after one prompt")
-    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen2.5-1.5B-Instruct")
+    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen2.5-1.5B-Instruct", concurrency=16)
     chat_template: Path | None = Field(
         None, description="Jinja file of the model's chat; null: the local tokenizer's own, or ChatML for an endpoint"
     )
@@ -118,7 +118,7 @@ class ContrastConfig(Section):
 class OmniServedConfig(Section):
     """The Omni reward model behind a vLLM server."""
 
-    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen2.5-Omni-7B")
+    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen2.5-Omni-7B", concurrency=16)
     digit_ids: tuple[int, ...] = Field(
         (16, 17, 18, 19, 20), min_length=5, max_length=5, description="tokens of the digits 1 to 5"
     )

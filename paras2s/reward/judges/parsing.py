@@ -44,7 +44,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 Value = TypeVar("Value")
 
 # Without a bound a small model's reasoning may run on to the end of its reply, which then holds no verdict.
-BOUNDED_TEXT = {"type": "string", "maxLength": 240}
+BOUNDED_TEXT: dict[str, Any] = {"type": "string", "maxLength": 240}
 PAIR_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"reasoning": BOUNDED_TEXT, **{name: {"type": "string", "enum": list(LABELS)} for name in DIMENSIONS}},
