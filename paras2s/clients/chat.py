@@ -487,17 +487,17 @@ def _first_logprobs(choice: dict[str, Any]) -> dict[str, float] | None:
 
 
 def _scored_logprobs(choice: dict[str, Any], key: str, values: Sequence[str]) -> dict[str, float] | None:
-    """Return the log-probabilities of a key's values at the token that is its value; None where no such token is seen."""
+    """Return the log-probabilities of a key's values at the token that is its value; None if there is no such token."""
     begun, text = re.compile(rf'"{re.escape(key)}"\s*:\s*"?\s*\Z'), ""
     for entry in (choice.get("logprobs") or {}).get("content") or ():
         if begun.search(text) and str(entry["token"]).strip(' "') in values:
-            found: dict[str, float] = {}
+            logprobs: dict[str, float] = {}
             for other in entry.get("top_logprobs") or ():
                 # "4" and " 4" are the same value.
                 value = str(other["token"]).strip(' "')
                 if value in values and float(other["logprob"]) > LEAST_LOGPROB:
-                    found[value] = math.log(math.exp(found.get(value, -math.inf)) + math.exp(float(other["logprob"])))
-            return found or None
+                    logprobs[value] = math.log(math.exp(logprobs.get(value, -math.inf)) + math.exp(float(other["logprob"])))
+            return logprobs or None
         text += str(entry["token"])
     return None
 

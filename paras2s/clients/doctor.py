@@ -1,4 +1,4 @@
-"""What an endpoint of language models can do, found out by a handful of calls: `paras2s doctor --llm URL`."""
+"""Examine what an endpoint of language models can do, by a handful of calls: `paras2s doctor --llm URL`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paras2s.errors import BudgetError, JudgeError
 from paras2s.utils.addresses import is_private
 
 COUNT = "Count from 1 to 300, one number a line, and write nothing else."
-# A judge's question has about as many tokens, and its reply so many.
+# A judge's question has about as many tokens, and its reply has these.
 LONG = "The speaker sounds tired and speaks slowly. " * 60
 JUDGED_TOKENS, REPLY_TOKENS = 2500, 300
 LIMIT, LONGER = 8, 48
@@ -34,24 +34,24 @@ WAV = b"RIFF\xc4\x0f\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0@\x1f\0\0@\x1f\0\0\x01\0\x
 
 @dataclass(frozen=True)
 class Finding:
-    """One property of an endpoint in words; `works` is None where it is only a figure."""
+    """One property of an endpoint in words; `works` is None for a mere figure."""
 
     what: str
-    found: str
+    state: str
     works: bool | None = None
 
 
 @dataclass(frozen=True)
 class EndpointReport:
-    """What was found, and the settings that fit."""
+    """The findings, and the settings that fit."""
 
     findings: tuple[Finding, ...]
     settings: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """Return findings and settings as JSON."""
-        found = [{"what": each.what, "found": each.found, "works": each.works} for each in self.findings]
-        return {"findings": found, "llm": self.settings}
+        rows = [{"what": each.what, "state": each.state, "works": each.works} for each in self.findings]
+        return {"findings": rows, "llm": self.settings}
 
 
 def examine_endpoint(url: str, model: str | None) -> EndpointReport:
@@ -163,25 +163,25 @@ def _schema(config: LLMConfig) -> tuple[Finding, Finding]:
     if isinstance(reply, Reply):
         try:
             kept = json.loads(reply.text)["score"] in SCHEMA["properties"]["score"]["enum"] and client.is_structured
-            structured = Finding("JSON schema", "kept" if kept else structured.found, kept)
+            structured = Finding("JSON schema", "kept" if kept else structured.state, kept)
         except (ValueError, TypeError, KeyError):
             pass
     scored = client.complete_all([replace(request, scored=SCORE)])[0]
     given = isinstance(scored, Reply) and scored.logprobs is not None
-    found = "given (judge.read: expected)" if given else "not given (judge.read: reply only)"
-    return structured, Finding("probabilities of a score", found, given)
+    state = "given (judge.read: expected)" if given else "not given (judge.read: reply only)"
+    return structured, Finding("probabilities of a score", state, given)
 
 
 def _echo(config: LLMConfig) -> Finding:
     """Return whether the log-probabilities of a prompt are given, which a contrast judge needs."""
     reply = _ask(config, Request((Message("user", ("The sky is blue.",)),), continues_at=len("The sky")))
     given = isinstance(reply, Reply) and reply.logprobs is not None
-    found = "given (kind: contrast, engine: completions)" if given else "not given (kind: contrast needs engine: local)"
-    return Finding("probabilities of a prompt", found, given)
+    state = "given (kind: contrast, engine: completions)" if given else "not given (kind: contrast needs engine: local)"
+    return Finding("probabilities of a prompt", state, given)
 
 
 def _cancelling(config: LLMConfig) -> Finding:
-    """Return whether the server stops a reply that nobody waits for: else the next call waits for it."""
+    """Return whether the server stops a reply that its caller has given up: else the next call waits."""
     short = config.model_copy(update={"max_output_tokens": 1})
     started = time.perf_counter()
     _ask(short, _question("Hello."))
@@ -192,5 +192,5 @@ def _cancelling(config: LLMConfig) -> Finding:
     _ask(short.model_copy(update={"timeout_s": 20.0}), _question("Hello."))
     behind_s = time.perf_counter() - started
     works = behind_s < 2 * alone_s + 1.0
-    found = f"a call takes {behind_s:.1f} s behind a reply that was given up, and {alone_s:.1f} s alone"
-    return Finding("cancelling", found, works)
+    state = f"a call takes {behind_s:.1f} s behind a reply that was given up, and {alone_s:.1f} s alone"
+    return Finding("cancelling", state, works)

@@ -31,7 +31,7 @@ def able(sent, _):
 
 
 def unable(sent, _):
-    """Ignores the limit, writes prose, and has no list of models, no completions and no ears."""
+    """Ignores the limit, writes prose, and has no list of models, no completions and no audio input."""
     if sent["route"] != "/v1/chat/completions" or isinstance(sent["messages"][0]["content"], list):
         return Fail(404 if sent["route"] == "/v1/models" else 400, "not here")
     return completion("It is very kind.", 900)
@@ -55,8 +55,8 @@ def test_a_server_that_can_do_everything_gets_few_settings():
     assert (settings["model"], settings["max_output_tokens"], settings["concurrency"]) == ("able", 1500, 1)
     assert not {"structured", "limit_field"} & set(settings)
     assert LLMConfig(**settings).timeout_s == 120.0
-    assert "replies as able-1" in found["findings"][0]["found"]
-    assert found["findings"][1]["found"] == "6000 tokens"
+    assert "replies as able-1" in found["findings"][0]["state"]
+    assert found["findings"][1]["state"] == "6000 tokens"
 
 
 def test_a_server_that_can_do_nothing_is_told_apart_in_words_and_settings():

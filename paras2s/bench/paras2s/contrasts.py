@@ -166,7 +166,7 @@ def bench_by_judge(
     Verdicts are written beside the rubric's, in a folder of the judge's name. `limit` is the most queries of each system.
 
     Raises:
-        ConfigError: no such judge, or one that gives no transcript. BudgetError: the budget ended; replies are cached.
+        ConfigError: no such judge, or a judge without transcripts. BudgetError: the budget ended; replies are cached.
     """
     judge = open_answer_judge(name, {}, dataset.agent_tone, run.config.cache_dir)
     chosen = {query.id for query in take_evenly(dataset.of_role(role), limit)}

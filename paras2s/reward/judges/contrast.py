@@ -120,7 +120,7 @@ class ContrastJudge(Judge):
         self.name = f"contrast:{config.llm.model if self.client else config.model and config.model.stem}"
 
     def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
-        """Return the calls for each item: one for each style of each answer; none where the model is of this machine."""
+        """Return the calls for each item: one for each style of each answer; a model of this machine makes none."""
         if self.client is None:
             return [[] for _ in items]
         made: list[list[Request] | Unscored] = []
@@ -242,6 +242,11 @@ class ContrastJudge(Judge):
             self.name, self.version, self.prompt_hash, score, reason, "",
             None if None in costs else math.fsum(cost or 0.0 for cost in costs), each_s, transcript=transcript,
         )  # fmt: skip
+
+
+def ratio_of(reason: str) -> float:
+    """Return the likelihood ratio in nats that a verdict's reason begins with."""
+    return float(reason.partition(" nats")[0])
 
 
 def as_sentence(words: str) -> str:
