@@ -27,6 +27,7 @@ from paras2s.reward.judges.base import Exchange, Pair, Utterance
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.parsing import JsonObject, _parts, read_pair, read_score
 from paras2s.reward.judges.prompts import as_data, load_prompt
+from paras2s.reward.judges.registry import open_llm_judge
 from paras2s.types import PairVerdict, Unscored, Verdict
 from paras2s.utils.cache import JsonCache
 
@@ -297,6 +298,25 @@ def test_an_expected_score_is_the_mean_over_the_digits_of_the_score_token(spoken
     assert (judge.version, judge.prompt_hash) != (plain.version, plain.prompt_hash)
 
 
+def test_an_expected_label_of_a_pair_is_the_mean_of_both_orders(spoken):
+    """The judge prefers what comes first: .6 + .1 / 2 = .65 in the one order, and 1 - (.5 + .2 / 2) = .4 in the other."""
+    orders = [{"1": 0.6, "2": 0.3, "tie": 0.1}, {"1": 0.5, "2": 0.3, "tie": 0.2}]
+    tokens = ('{"', "label", '": "', None, '", "reasoning": "first"}')
+    with ScriptedEndpoint(lambda sent, _: scored(orders["second" in said(sent).split("Answer 1")[1][:60]], tokens)) as server:
+        settings = {"llm.base_url": server.base_url, "judge.read": "expected"}
+        judge = open_llm_judge("transcript_overall", settings, both_orders=True)
+        judge.cache = None
+        pair = Pair(Utterance(text="Hi"), spoken("the first words", 1), spoken("the second words", 2))
+        found = judge.compare_batch([pair])[0]
+        schema = server.requests[0]["response_format"]["json_schema"]["schema"]
+    assert found.votes == pytest.approx((0.65, 0.4))
+    assert found.points == pytest.approx(0.525)
+    # .6 + .3 for the first one, .3 + .5 for the second: each order named what came first.
+    assert (found.label, found.order_labels, found.consistent) == ("1", ("1", "1"), False)
+    assert "probabilities 1: 0.600, 2: 0.300, tie: 0.100" in found.reason
+    assert list(schema["properties"]) == ["label", "reasoning"]
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -311,7 +331,7 @@ def test_an_expected_score_without_its_log_probabilities_is_unscored(spoken, bod
         judge = judge_for(server, read="expected")
         found = judge.score_batch([Exchange(Utterance(text="x"), spoken("y", 1))])[0]
     assert isinstance(found, Unscored)
-    assert "no log-probabilities of the score" in found.reason or "no JSON object" in found.reason
+    assert "no log-probabilities of the verdict" in found.reason or "no JSON object" in found.reason
 
 
 def test_reasoning_is_bounded_where_the_endpoint_takes_a_bound(spoken):

@@ -56,7 +56,7 @@ class JudgeConfig(Section):
         "dimensions", description="labels of a pair: three, or one of 1, 2, tie (Table 9)"
     )
     read: Literal["reply", "expected"] = Field(
-        "reply", description="score of an answer: as replied, or the mean of 1 to 5 by their token probabilities"
+        "reply", description="score of an answer, or one label of a pair: as replied, or the mean by the tokens' probabilities"
     )
     left_out: tuple[str, ...] = Field((), description="blueprint groups to leave out: agent_emotion and so on (Table 12)")
     describe_user: bool = Field(False, description="show a blueprint of the user's clip as well")

@@ -33,7 +33,7 @@ from paras2s.reward.judges.parsing import (
     read_score,
     require_complete,
 )
-from paras2s.reward.judges.prompts import load_prompt
+from paras2s.reward.judges.prompts import Prompt, load_prompt
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import DIMENSIONS, Blueprint, Label, PairLabel, PairVerdict, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
@@ -53,6 +53,7 @@ class LLMJudge(Judge):
 
     client: LLMClient
     pair_schema: dict[str, Any] = PAIR_SCHEMA
+    pair_scored: tuple[str, tuple[str, ...]] | None = None
 
     def __init__(
         self, config: JudgingConfig, client: LLMClient, cache: JsonCache | None = None, tone: ToneClassifier | None = None
@@ -67,8 +68,7 @@ class LLMJudge(Judge):
         self.answer_prompt = load_prompt("answer", f"answer_{self.reads}", config.judge.prompts)
         self.expects = config.judge.read == "expected"
         if self.expects:
-            # The score comes first: after its own reasoning a small model scores worse than without any.
-            self.answer_prompt = replace(self.answer_prompt, system=REASON_FIRST.sub(r"{\2, \1}", self.answer_prompt.system))
+            self.answer_prompt = reason_last(self.answer_prompt)
         if self.reads != "audio" and not any(RESPONSE in extractor.keys for extractor in self.extractors):
             raise ConfigError(f"a judge that reads a {self.reads} needs an extractor of words; add 'words' to extractors")
         if unknown := sorted(set(config.judge.left_out) - set(self.groups)):
@@ -157,7 +157,9 @@ class LLMJudge(Judge):
         orders = [(answers[0], answers[1])] + ([(answers[1], answers[0])] if self.config.judge.both_orders else [])
         plain = {"fields": self._fields()}
         values = [{"instruction": instruction, "first": first, "second": second} for first, second in orders]
-        return [Request(self.pair_prompt.messages(inputs, plain), self.pair_schema) for inputs in values]
+        return [
+            Request(self.pair_prompt.messages(inputs, plain), self.pair_schema, scored=self.pair_scored) for inputs in values
+        ]
 
     def _read_orders(
         self, outcomes: Sequence[Reply | JudgeError | BudgetError], read: Callable[[str], T]
@@ -321,22 +323,35 @@ class LLMJudge(Judge):
         return Audio(encode_clip(clip.at(self.config.judge.sample_rate_hz)), clip.duration_s)
 
 
+def reason_last(prompt: Prompt) -> Prompt:
+    """Return a prompt whose reply has the verdict first: after its own reasoning a small model judges worse than without."""
+    return replace(prompt, system=REASON_FIRST.sub(r"{\2, \1}", prompt.system))
+
+
+def probabilities(logprobs: Mapping[str, float] | None, values: Sequence[str]) -> tuple[dict[str, float], str]:
+    """Return the probabilities of values, which are 1 together, and in words with their entropy.
+
+    Raises:
+        JudgeError: the server gave no log-probability of any.
+    """
+    if not logprobs:
+        raise JudgeError("the server gave no log-probabilities of the verdict; judge.read: reply takes the reply alone")
+    given = {value: math.exp(logprobs[value]) if value in logprobs else 0.0 for value in values}
+    shares = {value: share / sum(given.values()) for value, share in given.items()}
+    entropy = -sum(share * math.log2(share) for share in shares.values() if share)
+    listed = ", ".join(f"{value}: {share:.3f}" for value, share in shares.items())
+    return shares, f"probabilities {listed}; entropy {entropy:.2f} bits"
+
+
 def expected_score(logprobs: Mapping[str, float] | None) -> tuple[float, float, str]:
-    """Return the mean of the scores by their probabilities, its standard deviation, and both with the entropy in words.
+    """Return the mean of the scores by their probabilities, its standard deviation, and the probabilities in words.
 
     Raises:
         JudgeError: the server gave no log-probabilities of a score.
     """
-    if not logprobs:
-        raise JudgeError("the server gave no log-probabilities of the score; judge.read: reply takes the reply alone")
-    given = {score: math.exp(logprobs[str(score)]) for score in SCORES if str(score) in logprobs}
-    total = sum(given.values())
-    shares = {score: given.get(score, 0.0) / total for score in SCORES}
-    mean = sum(score * share for score, share in shares.items())
-    spread = math.sqrt(sum((score - mean) ** 2 * share for score, share in shares.items()))
-    entropy = -sum(share * math.log2(share) for share in shares.values() if share)
-    listed = ", ".join(f"{score}: {share:.3f}" for score, share in shares.items())
-    return mean, spread, f"probabilities {listed}; entropy {entropy:.2f} bits"
+    shares, words = probabilities(logprobs, tuple(map(str, SCORES)))
+    mean = sum(float(score) * share for score, share in shares.items())
+    return mean, math.sqrt(sum((float(score) - mean) ** 2 * share for score, share in shares.items())), words
 
 
 def total_usd(replies: Sequence[Reply]) -> float | None:
