@@ -196,9 +196,7 @@ class LLMClient:
         host = urlparse(config.base_url).hostname or ""
         newer = host.endswith(("openai.com", "azure.com"))
         self._bounded = not newer
-        self._limit_field = (
-            ("max_completion_tokens" if newer else "max_tokens") if config.limit_field == "auto" else config.limit_field
-        )
+        self._limit_field = config.limit_field or ("max_completion_tokens" if newer else "max_tokens")
 
     @property
     def is_structured(self) -> bool:
@@ -316,20 +314,29 @@ class LLMClient:
         return Bill(len(requests), total, usd if requests else 0.0)
 
     async def _attempt(self, session: Session, request: Request, spent: list[Tokens]) -> Reply:
-        sent = self._limit_field, self._structured
-        try:
-            return await self._post(session, request, spent)
-        except CallError as error:
-            if error.refused_field == sent[0] and self.config.limit_field == "auto":
-                self._limit_field = next(name for name in LIMIT_FIELDS if name != error.refused_field)
-            elif error.refuses_schema and "maxLength" in str(error):
-                self._bounded = False
-            elif error.refuses_schema and sent[1] and request.schema is not None:
-                # Some gateways have no structured output; their free text is parsed as strictly.
-                self._structured = False
-            else:
-                raise
+        # A limit's field, the bounds of a schema and the schema itself may be refused, one after the other.
+        for _ in range(3):
+            sent = self._limit_field, self._bounded, self._structured
+            try:
+                return await self._post(session, request, spent)
+            except CallError as error:
+                if not self._leave_out(error, request, *sent):
+                    raise
         return await self._post(session, request, spent)
+
+    def _leave_out(self, error: CallError, request: Request, limit_field: str, bounded: bool, structured: bool) -> bool:
+        """Leave out of later calls what an endpoint refuses of a call that was sent so, and return whether it was that."""
+        if error.refused_field == limit_field and self.config.limit_field is None:
+            self._limit_field = next(name for name in LIMIT_FIELDS if name != limit_field)
+            return True
+        if not error.refuses_schema or request.schema is None or not structured:
+            return False
+        if bounded and "maxLength" in str(error):
+            self._bounded = False
+        else:
+            # Some gateways have no structured output; their free text is parsed as strictly.
+            self._structured = False
+        return True
 
     async def _post(self, session: Session, request: Request, spent: list[Tokens]) -> Reply:
         """Send one HTTP request; the tokens that its reply reports are added to `spent`, be the reply usable or not.

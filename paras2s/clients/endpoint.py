@@ -50,6 +50,7 @@ MOST_TIMEOUTS = 2
 RETRY_LINE_EVERY_S = 10.0
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 # Words in an error message of an endpoint without structured output.
+UNKNOWN_WORDS = ("supported", "nknown", "nrecognized", "permitted", "xtra")
 LIMIT_FIELDS = ("max_completion_tokens", "max_tokens")
 STRUCTURED_WORDS = ("response_format", "json_schema", "tructured")
 NO_KEY = "none"
@@ -357,6 +358,8 @@ class Session:
         """Return the error of an HTTP status, or of a body that is an error."""
         message = self.without_key(message)[:500]
         known = "" if status is None else f"HTTP {status}: "
+        # And not: too large for the context.
+        unknown = status in (400, 422) and any(word in message for word in UNKNOWN_WORDS)
         return CallError(
             f"{self._where}: {known}{message}",
             (status is None or status in RETRIED_STATUS) and (after_s or 0.0) <= LONGEST_RETRY_AFTER_S,
@@ -364,7 +367,7 @@ class Session:
             # llama.cpp's server says so with a 500.
             status in (400, 422, 500) and any(word in message for word in STRUCTURED_WORDS),
             kind=f"HTTP {status}" if status in ENDPOINT_STATUS else f"{known}{message}",
-            refused_field=next((name for name in LIMIT_FIELDS if status in (400, 422) and f"{name}" in message), None),
+            refused_field=next((name for name in LIMIT_FIELDS if name in message), None) if unknown else None,
         )
 
     def _no_connection(self, error: Exception) -> CallError | None:

@@ -96,13 +96,16 @@ def test_the_limit_is_sent_in_the_field_that_the_server_knows():
         return reply
 
     sent = []
-    for refused, field in (("nothing", "auto"), ("max_tokens", "auto"), ("nothing", "max_completion_tokens")):
+    for refused, field in (("nothing", None), ("max_tokens", None), ("nothing", "max_completion_tokens")):
         with ScriptedEndpoint(answer(refused)) as server:
             client = client_for(server, limit_field=field, max_output_tokens=7, concurrency=1)
             assert [reply.text for reply in client.complete_all([ask("a"), ask("b"), ask("c")])] == ["ok"] * 3
             last = server.requests[-1]
             sent.append({name: last[name] for name in ("max_tokens", "max_completion_tokens") if name in last})
             assert len(server.requests) <= 5
+    with ScriptedEndpoint(lambda request, _: Fail(400, "max_tokens is too large for the context of 4096")) as server:
+        assert isinstance(client_for(server).complete_all([ask()])[0], JudgeError)
+        assert len(server.requests) == 1
     assert sent == [{"max_tokens": 7}, {"max_completion_tokens": 7}, {"max_completion_tokens": 7}]
     fields = {
         LLMClient(LLMConfig(base_url=f"https://{host}/v1"), calls=False)._limit_field

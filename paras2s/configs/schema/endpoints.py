@@ -74,9 +74,8 @@ class LLMConfig(EndpointConfig):
     extra_body: dict[str, Any] = Field({}, description="more fields of each request, by the endpoint's manual")
     seed: int | None = None
     structured: Literal["auto", "never"] = Field("auto", description="auto: ask for a JSON schema until the endpoint refuses")
-    limit_field: Literal["auto", "max_tokens", "max_completion_tokens"] = Field(
-        "auto",
-        description="field of max_output_tokens; auto: max_tokens, which every server keeps, but OpenAI's and Azure's own",
+    limit_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
+        None, description="field of max_output_tokens; null: max_tokens, or max_completion_tokens for OpenAI and Azure"
     )
 
     @field_validator("base_url")
