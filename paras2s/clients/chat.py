@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from paras2s.clients.endpoint import LIMIT_FIELDS, BodyError, CallError, EndpointClient, PaidError, Price, Session, run_calls
-from paras2s.configs.schema.endpoints import LLMConfig
+from paras2s.configs.schema.endpoints import LimitField, LLMConfig
 from paras2s.errors import BudgetError, JudgeError, one_line
 from paras2s.utils.cache import JsonCache, key_of
 from paras2s.utils.text import well_formed
@@ -196,7 +196,7 @@ class LLMClient:
         host = urlparse(config.base_url).hostname or ""
         newer = host.endswith(("openai.com", "azure.com"))
         self._bounded = not newer
-        self._limit_field = config.limit_field or ("max_completion_tokens" if newer else "max_tokens")
+        self._limit_field: LimitField = config.limit_field or ("max_completion_tokens" if newer else "max_tokens")
 
     @property
     def is_structured(self) -> bool:

@@ -28,7 +28,7 @@ from urllib.parse import urlparse
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paras2s.configs.schema.endpoints import EndpointConfig
+from paras2s.configs.schema.endpoints import EndpointConfig, LimitField
 from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError, one_line
 from paras2s.utils.addresses import is_loopback, is_private
 
@@ -49,10 +49,10 @@ MOST_TIMEOUTS = 2
 # A retry of the same kind is printed at most this often.
 RETRY_LINE_EVERY_S = 10.0
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-# Words in an error message of an endpoint without structured output.
-UNKNOWN_WORDS = ("supported", "nknown", "nrecognized", "permitted", "xtra")
-LIMIT_FIELDS = ("max_completion_tokens", "max_tokens")
+# Words in an error message of an endpoint without structured output, and of a field that it does not know.
 STRUCTURED_WORDS = ("response_format", "json_schema", "tructured")
+UNKNOWN_WORDS = ("supported", "nknown", "nrecognized", "permitted", "xtra")
+LIMIT_FIELDS: tuple[LimitField, ...] = ("max_completion_tokens", "max_tokens")
 NO_KEY = "none"
 PACKAGES = ("openai", "httpx2", "aiohttp", "tenacity", "aiolimiter")
 Value = TypeVar("Value")

@@ -90,9 +90,9 @@ def test_the_ratio_is_that_of_two_passes_by_hand(model, tmp_path):
     ratio = likelihood(model, "sarcastic", "Thank you.") - likelihood(model, "sincere", "Thank you.")
     assert abs(ratio) > 0.1
     assert ratio_of(verdict) == pytest.approx(ratio, abs=0.006)
-    assert verdict.score == pytest.approx(1 + 4 / (1 + math.exp(-ratio / 4)), abs=1e-4)
+    assert verdict.score == pytest.approx(1 + 4 / (1 + math.exp(-ratio / 2)), abs=1e-3)
     assert "over 1 other style" in verdict.reason
-    assert "by a sigmoid of 4 nats" in verdict.reason
+    assert "by a sigmoid of 2 nats" in verdict.reason
     assert (verdict.transcript, verdict.cost_usd) == ("thank you", 0.0)
 
 

@@ -14,6 +14,7 @@ from paras2s.utils.addresses import endpoint_url, is_private, llm_url
 OWN_FIELDS = frozenset(
     ("model", "messages", "temperature", "top_p", "seed", "max_completion_tokens", "reasoning_effort", "response_format")
 ) | {"max_tokens", "logprobs", "top_logprobs", "n", "stream"}
+LimitField = Literal["max_tokens", "max_completion_tokens"]
 # Defaults of a server on this machine or in a private network: it serves one or two calls at once, and slowly.
 PRIVATE_CONCURRENCY, PRIVATE_TIMEOUT_S = 2, 900.0
 
@@ -74,7 +75,7 @@ class LLMConfig(EndpointConfig):
     extra_body: dict[str, Any] = Field({}, description="more fields of each request, by the endpoint's manual")
     seed: int | None = None
     structured: Literal["auto", "never"] = Field("auto", description="auto: ask for a JSON schema until the endpoint refuses")
-    limit_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
+    limit_field: LimitField | None = Field(
         None, description="field of max_output_tokens; null: max_tokens, or max_completion_tokens for OpenAI and Azure"
     )
 

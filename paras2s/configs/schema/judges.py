@@ -111,7 +111,7 @@ class ContrastConfig(Section):
         "others", description="denominator of the ratio: all other styles of the category, or no style named"
     )
     score_map: Path | None = Field(None, description="file of a monotone map of ratios to 1 to 5; null: a sigmoid")
-    sigmoid_nats: float = Field(4.0, gt=0, description="width of the sigmoid")
+    sigmoid_nats: float = Field(2.0, gt=0, description="width of the sigmoid")
     prompts: Path | None = Field(None, description="folder with your own contrast.md and contrast_question.md")
 
 
