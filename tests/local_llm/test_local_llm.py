@@ -57,6 +57,7 @@ def base_url() -> Iterator[str]:
     watch.start()
     try:
         licence, url = server.stdout.readline(), server.stdout.readline().strip()
+        watch.cancel()
         assert "Apache-2.0" in licence, "the server did not start within 90 s"
         yield url
     finally:
@@ -84,7 +85,7 @@ def spoken(monkeypatch):
 
 @needs_model
 def test_a_real_model_keeps_the_forms_of_judges(base_url, spoken, tmp_path):
-    settings = {"llm.base_url": base_url, "llm.max_output_tokens": 160, "llm.api_key_env": None, "cache_dir": str(tmp_path)}
+    settings = {"llm.base_url": base_url, "llm.model": "smollm2", "llm.max_output_tokens": 160, "cache_dir": str(tmp_path)}
     question = Utterance(text="I lost my keys again.", style="sad")
     judge = open_llm_judge("transcript", {**settings, "judge.read": "expected"})
     first, second = judge.score_batch([Exchange(question, each) for each in spoken])
@@ -107,9 +108,9 @@ def test_a_real_model_keeps_the_forms_of_judges(base_url, spoken, tmp_path):
 
 @needs_model
 def test_a_real_model_answers_the_prompts_of_a_curation(base_url):
-    client = LLMClient(LLMConfig(base_url=base_url, max_output_tokens=120))
+    client = LLMClient(LLMConfig(base_url=base_url, model="smollm2", max_output_tokens=120))
     system = read_prompt("test_system", None, CURATION)
-    lines = {"line": "I have an exam tomorrow.", "styles": ["happy", "sad"]}
+    lines = {"line": "I have an exam tomorrow.", "styles": ["happy", "sad"], "answers": ["Well done.", "Good luck."]}
     filters = [(kind, Prompt(system, read_prompt(f"test_{name}", None, CURATION))) for name, kind in FILTERS.items()]
     requests = [Request(prompt.messages(lines, {}), kind.model_json_schema()) for kind, prompt in filters]
     writer = Prompt(read_prompt("write_system", None, CURATION), read_prompt("write_emotion", None, CURATION))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,13 +14,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from paras2s.audio.clip import Clip
 from paras2s.configs.schema.judges import find_judge
 from paras2s.errors import ConfigError, DataError
+from paras2s.reward.blueprint.schema import RESPONSE
+from paras2s.reward.blueprint.words import WordsExtractor
 from paras2s.reward.judges.base import Exchange, Pair, Utterance
 from paras2s.reward.judges.contrast import ScoreMap, as_sentence, fit_map, load_map, save_map
 from paras2s.reward.judges.registry import open_judge, open_scoring_judge
 from paras2s.reward.reward_model.teachers import JudgeTeacher, TeacherRequest
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.judge import JudgeSource
-from paras2s.types import Unscored, Verdict
+from paras2s.types import Measured, Unscored, Verdict
 
 TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
@@ -137,11 +140,27 @@ def test_what_cannot_be_read_is_unscored_with_its_reason(model, tmp_path):
     assert reasons == [
         "the style of the question must be known",
         "style robotic has no words; add it to styles of the judge's config",
-        "the words of the question must be known",
+        "the question has no words",
         "the answer has no words",
     ]
     assert isinstance(found[-1], Verdict)
     assert judge.requests([exchange("hi")]) == [[]]
+
+
+def test_what_is_only_spoken_is_transcribed(model, tmp_path, monkeypatch):
+    said = {clip(1).samples.tobytes(): QUESTION, clip(2).samples.tobytes(): "thank you", clip(3).samples.tobytes(): ""}
+
+    def measure(self, clips):
+        return [{RESPONSE: Measured(said[each.samples.tobytes()])} for each in clips]
+
+    monkeypatch.setattr(WordsExtractor, "measure", measure)
+    judge = open_for(model, tmp_path)
+    spoken = Exchange(Utterance(clip=clip(1), style="sarcastic"), clip(2))
+    silent = [replace(spoken, answer=clip(3)), Exchange(Utterance(clip=clip(3), style="sad"), clip(2))]
+    found = judge.score_batch([spoken, *silent])
+    assert found[0].score == judge.score_batch([exchange("thank you")])[0].score
+    assert [one.reason for one in found[1:]] == ["the answer has no words", "the question has no words"]
+    assert found[2].transcript == "thank you"
 
 
 def test_words_cannot_end_a_message_of_the_chat():

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from paras2s.audio.clip import Clip
 from paras2s.clients.chat import LLMClient, Message, Reply, Request
 from paras2s.configs.schema.judges import ContrastConfig
 from paras2s.errors import BudgetError, ConfigError, DataError, JudgeError, first_problem
@@ -126,7 +127,7 @@ class ContrastJudge(Judge):
         made: list[list[Request] | Unscored] = []
         for item in items:
             sides = list(sides_of(item)) if isinstance(item, Pair) else [item]
-            read = [self._readings(side, words) for side, words in zip(sides, self._words(sides), strict=True)]
+            read = self._all_readings(sides, self._words(sides))
             calls = [_request(prompt, part.answer) for part in read if isinstance(part, Readings) for prompt in part.prompts]
             made.append(next((part for part in read if isinstance(part, Unscored)), calls))
         return made
@@ -135,7 +136,7 @@ class ContrastJudge(Judge):
         """Score answers, in order; an answer or a style without words, or a server without log-probabilities, is Unscored."""
         started = time.perf_counter()
         words = self._words(exchanges)
-        readings = [self._readings(exchange, known) for exchange, known in zip(exchanges, words, strict=True)]
+        readings = self._all_readings(exchanges, words)
         items = [(prompt, part.answer) for part in readings if isinstance(part, Readings) for prompt in part.prompts]
         read = self._read_local if self.client is None else self._read_served
         values = iter(read(items, on_progress))
@@ -149,26 +150,40 @@ class ContrastJudge(Judge):
 
     def _words(self, exchanges: Sequence[Exchange]) -> list[str | Unscored]:
         """Return the words of each answer: as known, as measured, or measured now."""
-        known: list[str | Unscored | None] = [
+        known = [
             exchange.words if exchange.words is not None else exchange.blueprint and exchange.blueprint.value(RESPONSE)
             for exchange in exchanges
         ]
-        missing = [index for index, words in enumerate(known) if words is None]
-        measured = build_blueprints([exchanges[index].answer for index in missing], self._extractors, self.cache)
-        for index, blueprint in zip(missing, measured, strict=True):
-            words = blueprint.value(RESPONSE)
-            known[index] = words if words is not None else self._unscored(f"no transcript: {blueprint.why_absent(RESPONSE)}")
-        return [words if words else self._unscored("the answer has no words") for words in known]
+        return self._transcribed(known, [exchange.answer for exchange in exchanges], "answer")
+
+    def _questions(self, exchanges: Sequence[Exchange]) -> list[str | Unscored]:
+        known = [exchange.question.text for exchange in exchanges]
+        return self._transcribed(known, [exchange.question.clip for exchange in exchanges], "question")
+
+    def _transcribed(self, known: Sequence[str | None], clips: Sequence[Clip | None], what: str) -> list[str | Unscored]:
+        """Return texts, those that are None transcribed from their clips; without words Unscored."""
+        measured = [clip for text, clip in zip(known, clips, strict=True) if text is None and clip is not None]
+        blueprints = iter(build_blueprints(measured, self._extractors, self.cache))
+        texts: list[str | Unscored] = []
+        for text, clip in zip(known, clips, strict=True):
+            reason = f"the {what} has no words"
+            if text is None and clip is not None:
+                blueprint = next(blueprints)
+                text = blueprint.value(RESPONSE)
+                reason = reason if text is not None else f"no transcript of the {what}: {blueprint.why_absent(RESPONSE)}"
+            texts.append(text or self._unscored(reason))
+        return texts
 
     def _unscored(self, reason: str, transcript: str | None = None) -> Unscored:
         return Unscored(self.name, reason, transcript=transcript)
 
-    def _readings(self, exchange: Exchange, words: str | Unscored) -> Readings | Unscored:
-        question, style = exchange.question.text, exchange.question.style
+    def _readings(self, style: str | None, question: str | Unscored, words: str | Unscored) -> Readings | Unscored:
         if isinstance(words, Unscored):
             return words
-        if question is None or style is None:
-            return self._unscored(f"the {'words' if question is None else 'style'} of the question must be known", words)
+        if isinstance(question, Unscored):
+            return replace(question, transcript=words)
+        if style is None:
+            return self._unscored("the style of the question must be known", words)
         own = next((named for named in self.config.styles.values() if style in named), None)
         if own is None:
             return self._unscored(f"style {style} has no words; add it to styles of the judge's config", words)
@@ -176,6 +191,10 @@ class ContrastJudge(Judge):
         if not others:
             return self._unscored(f"style {style} has no other style in its category to be told from", words)
         return Readings(tuple(self._rendered(question, text) for text in (own[style], *others)), as_sentence(words))
+
+    def _all_readings(self, exchanges: Sequence[Exchange], words: Sequence[str | Unscored]) -> list[Readings | Unscored]:
+        both = zip(exchanges, self._questions(exchanges), words, strict=True)
+        return [self._readings(exchange.question.style, question, answer) for exchange, question, answer in both]
 
     def _rendered(self, question: str, style: str) -> str:
         plain = {"style": f" {style}" if style else "", "question": harmless(question)}
