@@ -150,11 +150,7 @@ class ContrastJudge(Judge):
 
     def _words(self, exchanges: Sequence[Exchange]) -> list[str | Unscored]:
         """Return the words of each answer: as known, as measured, or measured now."""
-        known = [
-            exchange.words if exchange.words is not None else exchange.blueprint and exchange.blueprint.value(RESPONSE)
-            for exchange in exchanges
-        ]
-        return self._transcribed(known, [exchange.answer for exchange in exchanges], "answer")
+        return self._transcribed(list(map(_known_words, exchanges)), [exchange.answer for exchange in exchanges], "answer")
 
     def _questions(self, exchanges: Sequence[Exchange]) -> list[str | Unscored]:
         known = [exchange.question.text for exchange in exchanges]
@@ -277,6 +273,13 @@ def as_sentence(words: str) -> str:
 def harmless(text: str) -> str:
     """Return a text without the marks that divide a chat's messages."""
     return text.replace("<|", "< |")
+
+
+def _known_words(exchange: Exchange) -> str | None:
+    if exchange.words is not None or exchange.blueprint is None:
+        return exchange.words
+    words: str | None = exchange.blueprint.value(RESPONSE)
+    return words
 
 
 def _has_logprobs(reply: Reply) -> bool:
