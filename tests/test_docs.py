@@ -42,6 +42,7 @@ YAML_KINDS = {
     "run": "RunConfig",
     "judge": "JudgingConfig",
     "audio judge": "AudioJudgeConfig",
+    "contrast judge": "ContrastConfig",
     "curation": "CurationConfig",
     "endpoint": "AudioChatConfig",
     "ablation": "AblationConfig",

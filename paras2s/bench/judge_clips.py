@@ -157,7 +157,7 @@ def judge_answer(
     if kind in ("audio", "unisrm"):
         what = "an audio judge" if kind == "audio" else "a UniSRM"
         raise ConfigError(f"{options.name}: this is {what}; `judge clip` scores a clip by it")
-    if kind in ("rubric", "independent") and style is None:
+    if kind in ("rubric", "independent", "contrast") and style is None:
         raise ConfigError(f"--style: the {options.name} judge needs to know how the question was spoken")
     judge = options.open()
     if isinstance(judge, RubricJudge):
