@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from rich.console import Console
 
 from paras2s import __version__
@@ -20,7 +19,7 @@ from paras2s.configs.schema.base import dump_config, preset_path, shipped_preset
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, StorageError
 from paras2s.train.algorithm import check_algorithm
-from paras2s.utils.io import append_jsonl, drop_steps_from, read_json, read_jsonl, write_json, write_text
+from paras2s.utils.io import append_jsonl, drop_steps_from, parse_yaml, read_json, read_jsonl, read_text, write_json, write_text
 from paras2s.utils.machine import describe_machine
 from paras2s.utils.progress import Bar, open_console, progress_bar
 
@@ -56,8 +55,8 @@ def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) 
         ConfigError: the folder belongs to a run with other settings; names the first of them.
     """
     path = folder / RESOLVED
-    if path.is_file() and path.read_text() != resolved:
-        existing, new = (flatten(yaml.safe_load(text)) for text in (path.read_text(), resolved))
+    if path.is_file() and (held := read_text(path)) != resolved:
+        existing, new = (flatten(parse_yaml(text, path)) for text in (held, resolved))
         free = tuple(f"{key}." for key in may_change)
         changed = {key for key in existing.keys() | new.keys() if existing.get(key) != new.get(key)}
         other = sorted(key for key in changed if not f"{key}.".startswith(free))

@@ -89,7 +89,7 @@ def _in_lines(reason: str) -> str:
     """Return a reason for people to read: a JSON object, as of a judge that reasons by dimension, as a line for each key."""
     try:
         keyed = json.loads(reason)
-    except ValueError:
+    except (ValueError, RecursionError):
         return reason.strip()
     if not isinstance(keyed, dict) or not keyed:
         return reason.strip()

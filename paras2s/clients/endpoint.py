@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import urlparse
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError, one_line
+from paras2s.utils.io import read_yaml, reading
 
 if TYPE_CHECKING:
     import ssl
@@ -79,10 +79,8 @@ def load_prices(path: Path | None = None) -> Prices:
         ConfigError: missing, or not a price table.
     """
     source = path or resources.files("paras2s.clients").joinpath("prices.yaml")
-    try:
-        return Prices.model_validate(yaml.safe_load(source.read_text()))
-    except (OSError, UnicodeDecodeError, ValidationError, yaml.YAMLError) as error:
-        raise ConfigError(f"{source}: not a price table ({one_line(error)})") from error
+    with reading(source, "not a price table", kind=ConfigError):
+        return Prices.model_validate(read_yaml(source))
 
 
 def wait_s(attempt: int, retry_after_s: float | None, backoff_s: float, draw: float) -> float:

@@ -9,7 +9,6 @@ Left out: languages without spaces between words, since word errors count words 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from paras2s.policy.base import Policy
 from paras2s.policy.contract import Finding
 from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block
-from paras2s.utils.io import read_text
+from paras2s.utils.io import read_rows
 
 # A uniform guess over a slot's ids has 1 here. Trained models are far below, random weights are at or above it.
 MAX_SHARE_OF_UNIFORM = 0.75
@@ -62,11 +61,8 @@ def read_pairs(path: Path) -> list[Pair]:
             cannot be read.
     """
     pairs: list[Pair] = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        if not line.strip():
-            continue
+    for number, row in read_rows(path):
         try:
-            row = json.loads(line)
             question, answer, text = (str(row[key]) for key in ("question", "answer", "text"))
         except (ValueError, KeyError, TypeError) as error:
             raise PolicyError(f"{path}:{number}: not an object with question, answer and text ({error})") from error

@@ -20,11 +20,11 @@ from pydantic import ValidationError
 
 from paras2s import __version__
 from paras2s.configs.schema.run import RunConfig
-from paras2s.errors import DataError, one_line
+from paras2s.errors import DataError
 from paras2s.run import ORIGIN, PROGRESS, RESOLVED
 from paras2s.statistics.means import CERTAIN_FROM
 from paras2s.studio.folders import Folders
-from paras2s.utils.io import read_json
+from paras2s.utils.io import read_json, reading
 
 State = Literal["running", "finished", "stopped", "unreadable"]
 # Files whose changes show that a run is alive; whoever shows a bar writes one of them every few seconds.
@@ -134,10 +134,8 @@ def read_config(path: Path, changed_ns: int) -> dict[str, Any]:
         DataError: it cannot be read, or holds no settings.
     """
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        values = yaml.load(path.read_text(), loader)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise DataError(f"cannot be read ({one_line(error)})") from error
+    with reading(RESOLVED):
+        values = yaml.load(path.read_text(encoding="utf-8"), loader)
     if not isinstance(values, dict):
         raise DataError("is empty or cut off; the run was stopped while it was being written")
     return values
@@ -155,7 +153,7 @@ def last_row(path: Path) -> dict[str, Any] | None:
     for line in reversed(lines):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             return row

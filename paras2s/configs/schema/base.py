@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,7 +10,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paras2s.errors import ConfigError, one_line
+from paras2s.errors import ConfigError
+from paras2s.utils.io import read_yaml
 
 
 class Section(BaseModel):
@@ -52,12 +54,9 @@ def read_values(path: Path) -> Any:
     Raises:
         ConfigError: missing file, bad YAML.
     """
-    try:
-        return yaml.safe_load(path.read_text()) or {}
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such config; give a YAML file, or the name of a shipped config") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not valid YAML ({one_line(error)})") from error
+    if not os.path.exists(path):
+        raise ConfigError(f"{path}: no such config; give a YAML file, or the name of a shipped config")
+    return read_yaml(path) or {}
 
 
 def load_section(path: Path, overrides: dict[str, Any] | None, kind: type[Config]) -> Config:
