@@ -20,6 +20,7 @@ from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, StorageError
 from paras2s.train.algorithm import check_algorithm
 from paras2s.utils.io import append_jsonl, drop_steps_from, parse_yaml, read_json, read_jsonl, read_text, write_json, write_text
+from paras2s.utils.lock import hold
 from paras2s.utils.machine import describe_machine
 from paras2s.utils.progress import Bar, open_console, progress_bar
 
@@ -46,15 +47,23 @@ MAY_CHANGE = (
 )
 
 
-def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) -> None:
-    """Write a resolved config into its folder, or refuse a folder with another config.
+# The files that a folder held before a command of this process claimed it.
+_before: dict[Path, set[str]] = {}
+
+
+def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = (), wait: bool = False) -> None:
+    """Write a resolved config into its folder, or refuse a folder with another config, or that another process works in.
 
     `may_change`: dotted keys of what does not shape the outcome, such as a budget; a section's is that of all its settings.
+    `wait`: until the other process ends.
 
     Raises:
-        ConfigError: the folder belongs to a run with other settings; names the first of them.
+        ConfigError: the folder belongs to a run with other settings, names the first of them; or another process holds it.
     """
+    hold(folder, wait)
     path = folder / RESOLVED
+    if not path.is_file():
+        _before[folder] = set(os.listdir(folder))
     if path.is_file() and (held := read_text(path)) != resolved:
         existing, new = (flatten(parse_yaml(text, path)) for text in (held, resolved))
         free = tuple(f"{key}." for key in may_change)
@@ -66,6 +75,15 @@ def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) 
                 "folder, or delete it"
             )
     write_text(path, resolved)
+
+
+def release_folder(folder: Path) -> None:
+    """Take a claim back that nothing came of, so that the same command with other settings is not refused."""
+    before = _before.pop(folder, None)
+    own = {RESOLVED, ORIGIN, PROGRESS}
+    if before is not None and set(os.listdir(folder)) <= before | own:
+        for name in own - before:
+            (folder / name).unlink(missing_ok=True)
 
 
 def flatten(settings: Any, before: str = "") -> dict[str, Any]:
@@ -141,22 +159,29 @@ class Run:
         """One row a GRPO step."""
         return self.folder / "metrics.jsonl"
 
-    def open(self) -> None:
-        """Write the resolved config, version and machine of the run, or refuse a folder with another config.
+    def open(self, wait: bool = False) -> None:
+        """Write the resolved config, version and machine of the run, or refuse a folder that is another run's.
+
+        `wait`: until another process that works in the folder ends.
 
         Raises:
-            ConfigError: the folder belongs to a run with other settings.
+            ConfigError: the folder belongs to a run with other settings, or another process holds it.
         """
         # The kept answers are what a refresh of the reward model learns from.
         shaping = () if self.config.distill.refresh_every is None else ("align.keep_rollouts_every",)
-        claim_folder(self.folder, dump_config(self.config), [key for key in MAY_CHANGE if key not in shaping])
+        claim_folder(self.folder, dump_config(self.config), [key for key in MAY_CHANGE if key not in shaping], wait)
         if not (self.folder / ORIGIN).is_file():
             write_json(self.folder / ORIGIN, {"version": __version__, "commit": source_commit(), "machine": describe_machine()})
 
     def say(self, text: str) -> None:
         """Print a line for people."""
         if not self.quiet:
-            self.console.print(text, highlight=False)
+            self.console.print(text, highlight=False, markup=False, emoji=False)
+
+    def headline(self, text: str) -> None:
+        """Print a line for people above those that belong to it."""
+        if not self.quiet:
+            self.console.print(text, style="bold", highlight=False, markup=False, emoji=False)
 
     @contextlib.contextmanager
     def bar(self, name: str, total: int | None = None) -> Iterator[Bar]:
@@ -173,8 +198,12 @@ class Run:
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage; the time is kept for the next run's first line, if the stage ends well."""
         started = time.perf_counter()
-        self.say(f"[bold]{name}[/bold]")
-        yield
+        self.headline(name)
+        try:
+            yield
+        except Exception:
+            release_folder(self.folder)
+            raise
         (self.folder / PROGRESS).unlink(missing_ok=True)
         took_s = time.perf_counter() - started
         if name in self._shareable:

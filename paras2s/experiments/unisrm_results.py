@@ -119,7 +119,7 @@ def run_seed(
 
 def _run_stages(stages: Sequence[_Stage]) -> list[None]:
     """Run stages in a process of its own, which prints lines: bars of two processes do not fit on one terminal."""
-    console = Console(stderr=True, force_terminal=False, width=LOG_WIDTH)
+    console = Console(stderr=True, force_terminal=False, width=LOG_WIDTH, markup=False)
     for stage in stages:
         _run_stage(stage, console)
     return [None] * len(stages)

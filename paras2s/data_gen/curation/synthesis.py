@@ -89,7 +89,7 @@ class ClipMeasurer:
 
         import ray.data
 
-        from paras2s.rollout.workers import start_ray
+        from paras2s.rollout.local_ray import start_ray
 
         start_ray(self.ray_address)
         extractors, tone, cache = self._extractors, self.config.tone, self._cache.resolve()
