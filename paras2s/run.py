@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import subprocess
 import time
@@ -15,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from paras2s import __version__
-from paras2s.configs.schema.base import dump_config, preset_path, shipped_presets
+from paras2s.configs.schema.base import dump_config, expanded, parse_config, preset_path, shipped_presets
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, StorageError
 from paras2s.train.algorithm import check_algorithm
+from paras2s.utils import tracker
 from paras2s.utils.io import append_jsonl, drop_steps_from, parse_yaml, read_json, read_jsonl, read_text, write_json, write_text
 from paras2s.utils.lock import hold
 from paras2s.utils.machine import describe_machine
@@ -167,6 +167,7 @@ class Run:
         Raises:
             ConfigError: the folder belongs to a run with other settings, or another process holds it.
         """
+        tracker.check(self.say)
         # The kept answers are what a refresh of the reward model learns from.
         shaping = () if self.config.distill.refresh_every is None else ("align.keep_rollouts_every",)
         claim_folder(self.folder, dump_config(self.config), [key for key in MAY_CHANGE if key not in shaping], wait)
@@ -230,11 +231,9 @@ class Run:
             return None
 
     def log_step(self, row: dict[str, Any]) -> None:
-        """Add one step to metrics.jsonl, and to Weights & Biases where a key is set."""
+        """Add one step to metrics.jsonl, and to Weights & Biases where the environment asks for it."""
         append_jsonl(self.metrics_path, row)
-        if os.environ.get("WANDB_API_KEY"):
-            wandb = _wandb(self.config.name, str(self.folder))
-            wandb.log({key: value for key, value in row.items() if value is not None}, step=row["step"])
+        tracker.log(row, self.config.name, str(self.folder), self.say)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all steps logged."""
@@ -288,17 +287,8 @@ def with_run_dir(config: RunConfig, run_dir: Path | None, seed: int | None) -> R
     """Return the config under another seed, in a run folder of its own, or in another run folder."""
     values: dict[str, Any] = {}
     if seed is not None:
+        parse_config({"seed": seed}, "--seed", RunConfig)
         values = {"seed": seed, "run_dir": config.run_dir.with_name(f"{config.run_dir.name}-seed{seed}")}
     if run_dir is not None:
-        values["run_dir"] = run_dir
+        values["run_dir"] = expanded(run_dir)
     return config.model_copy(update=values)
-
-
-@functools.lru_cache(maxsize=1)
-def _wandb(name: str, folder: str) -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise ConfigError("WANDB_API_KEY is set but wandb is missing: pip install 'paras2s[wandb]', or unset it") from error
-    wandb.init(project="paras2s", name=name, dir=folder, mode="online", resume="allow")
-    return wandb

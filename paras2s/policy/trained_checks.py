@@ -187,13 +187,13 @@ def speech_survives_codes(policy: Policy, pairs: Sequence[Pair], recognise: Reco
 
 def pooled_word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> float | None:
     """Return the word errors of all texts together, each weighed by its words; None if the references hold no word."""
-    from paras2s.audio.asr import normalise_words, word_error_rate
+    from paras2s.audio.asr import countable_words, word_error_rate
 
-    words = [len(normalise_words(text).split()) for text in references]
+    words = [len(countable_words(text).split()) for text in references]
     if not sum(words):
         return None
     errors = [
-        count * word_error_rate(reference, hypothesis) if count else len(normalise_words(hypothesis).split())
+        count * word_error_rate(reference, hypothesis) if count else len(countable_words(hypothesis).split())
         for count, reference, hypothesis in zip(words, references, hypotheses, strict=True)
     ]
     return sum(errors) / sum(words)

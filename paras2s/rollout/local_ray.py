@@ -1,4 +1,4 @@
-"""Ray: join a cluster, or start Ray on this machine, where nobody else reaches it and nothing of it stays.
+"""Ray: join a cluster, or start Ray on this machine, where no other machine reaches it and no files of it stay.
 
 On one machine all ports are bound to the loopback address, calls need a token that only this run's processes know, and Ray's
 session is in a folder of its own, which is removed with the process.
@@ -126,20 +126,20 @@ def _start_here(cpus: int) -> None:
 
 
 def session_folder() -> Path:
-    """Make a folder for Ray's session, where a path of a socket has room; those of processes that were killed are removed.
+    """Make a folder for Ray's session whose path leaves room for sockets; folders of killed processes are removed.
 
     Raises:
-        ConfigError: there is no place for it.
+        ConfigError: no such folder can be made.
     """
-    places = [place for place in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm") if len(place) <= LONGEST_FOLDER]
-    for place in places:
+    parents = [name for name in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm") if len(name) <= LONGEST_FOLDER]
+    for parent in parents:
         try:
-            remove_abandoned(Path(place).glob("p2s-ray-*"))
-            return Path(tempfile.mkdtemp(prefix=f"p2s-ray-{os.getpid()}-", dir=place))
+            remove_abandoned(Path(parent).glob("p2s-ray-*"))
+            return Path(tempfile.mkdtemp(prefix=f"p2s-ray-{os.getpid()}-", dir=parent))
         except OSError:
             continue
     raise ConfigError(
-        f"no folder for the sockets of Ray: set TMPDIR to one that you may write to, of at most {LONGEST_FOLDER} characters"
+        f"no folder for the sockets of Ray: set TMPDIR to a writable folder with a path of at most {LONGEST_FOLDER} characters"
     )
 
 

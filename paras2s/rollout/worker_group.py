@@ -138,7 +138,7 @@ class WorkerGroup:
         wait_placed([worker.group for worker in self.starting], self.key, self.role)
 
     def open(self) -> None:
-        """Wait until the first workers have started; one that is killed while it starts is replaced like a later one."""
+        """Wait until the first workers have started; a worker that is killed while it starts is replaced."""
         count = len(self.starting)
         while len(self.workers) < count:
             ray.wait([worker.started for worker in self.starting], timeout=1.0)

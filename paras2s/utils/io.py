@@ -156,13 +156,13 @@ def _finite(digits: str) -> float:
     return number
 
 
-def _whole(digits: str) -> int:
+def _integer(digits: str) -> int:
     if len(digits) > MOST_DIGITS:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer)
 
 
 def parse_json(text: str | bytes, source: object, problem: str = "not valid JSON", advice: str = "") -> Any:

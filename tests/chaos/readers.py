@@ -1,4 +1,4 @@
-"""Every reader of a file that a user, another program or a stopped run may have left damaged, with a whole file for each.
+"""Every reader of a file that a user, another program or a stopped run may have left damaged, with an intact file for each.
 
 A reader gives back something or raises an error of this project; nothing else may come out of it.
 """
@@ -77,7 +77,7 @@ RECORDED = Path(__file__).parents[1] / "recorded" / "run_0_21"
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader, the file that it reads, and what such a file holds."""
+    """A reader, the file that it reads, and the content of such a file."""
 
     read: Callable[[Path], object]
     name: str

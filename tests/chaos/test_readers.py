@@ -20,15 +20,15 @@ DIGITS = "9" * 5_000
 
 def damaged(reader: Reader) -> Iterator[tuple[str, bytes]]:
     """Yield what may be in a file in place of its content, with a name of the damage."""
-    whole = reader.data
-    yield "whole", whole
+    intact = reader.data
+    yield "intact", intact
     yield "empty", b""
-    yield "cut", whole[: len(whole) * 2 // 3]
-    yield "cut within the first bytes", whole[:7]
-    yield "other bytes", b"\xff\xfe\x00\x80" + whole
-    yield "a byte in the middle", whole[: len(whole) // 2] + b"\xff" + whole[len(whole) // 2 + 1 :]
-    yield "nothing but zeros", bytes(len(whole))
-    yield "sizes in the header", b"\xff" * 8 + whole[8:]
+    yield "cut", intact[: len(intact) * 2 // 3]
+    yield "cut within the first bytes", intact[:7]
+    yield "other bytes", b"\xff\xfe\x00\x80" + intact
+    yield "a byte in the middle", intact[: len(intact) // 2] + b"\xff" + intact[len(intact) // 2 + 1 :]
+    yield "nothing but zeros", bytes(len(intact))
+    yield "sizes in the header", b"\xff" * 8 + intact[8:]
     if reader.kind in ("json", "jsonl"):
         values = (
             "[" * DEEP,
@@ -56,7 +56,7 @@ def damaged(reader: Reader) -> Iterator[tuple[str, bytes]]:
             "[" * 900 + "]" * 900,
             '"' + "x" * 5_000 + '"',
         ):
-            yield f"{value[:20]} in a place of each value", with_each_value(whole, value)
+            yield f"{value[:20]} in a place of each value", with_each_value(intact, value)
     if reader.kind == "yaml":
         for value in (
             "[" * 500,
@@ -73,8 +73,8 @@ def damaged(reader: Reader) -> Iterator[tuple[str, bytes]]:
             yield value[:20], value.encode()
     if reader.kind == "csv":
         yield "a huge cell", b"a,b\n" + b"x" * 200_000 + b",1\n"
-        yield "a huge number", whole.replace(b"1", DIGITS.encode())
-        yield "zeros", whole.replace(b"1", b"\x00")
+        yield "a huge number", intact.replace(b"1", DIGITS.encode())
+        yield "zeros", intact.replace(b"1", b"\x00")
 
 
 def with_each_value(data: bytes, value: str) -> bytes:

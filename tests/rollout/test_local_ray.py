@@ -56,9 +56,9 @@ def test_a_start_that_fails_is_tried_again_and_leaves_no_folder(ray: SimpleNames
 
 def test_starts_that_all_fail_are_one_line(ray: SimpleNamespace, tmp_path: Path) -> None:
     ray.fails = 9
-    with pytest.raises(ConfigError, match="does not start on this machine, tried 3 times") as told:
+    with pytest.raises(ConfigError, match="does not start on this machine, tried 3 times") as raised:
         local_ray.start_ray(None)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     assert not list(tmp_path.iterdir())
 
 
@@ -83,7 +83,7 @@ def test_a_long_tmpdir_is_replaced_and_folders_of_killed_processes_are_removed(
     assert elsewhere.parent == Path("/tmp")
     elsewhere.rmdir()
     monkeypatch.setattr(local_ray, "LONGEST_FOLDER", 1)
-    with pytest.raises(ConfigError, match="set TMPDIR to one that you may write to, of at most 1 characters"):
+    with pytest.raises(ConfigError, match="set TMPDIR to a writable folder with a path of at most 1 characters"):
         local_ray.session_folder()
 
 

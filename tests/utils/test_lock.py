@@ -56,16 +56,16 @@ def test_a_command_may_wait_for_the_other(
 ) -> None:
     import fcntl
 
-    asked: list[int] = []
+    locks: list[int] = []
 
     def flock(file: object, how: int) -> None:
-        asked.append(how)
+        locks.append(how)
         if how & fcntl.LOCK_NB:
             raise BlockingIOError
 
     monkeypatch.setattr(fcntl, "flock", flock)
     lock.hold(tmp_path, wait=True)
-    assert asked == [fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX]
+    assert locks == [fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX]
     assert "waiting for its end" in capsys.readouterr().err
 
 
