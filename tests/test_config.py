@@ -27,12 +27,13 @@ from paras2s.configs.schema.align import (
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig
 from paras2s.configs.schema.base import dump_config, parse_config, preset_path
 from paras2s.configs.schema.curation import load_curation
-from paras2s.configs.schema.judges import FILE_KINDS, JudgingConfig, find_judge
+from paras2s.configs.schema.judges import FILE_KINDS, ContrastConfig, JudgingConfig, find_judge
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.configs.schema.unisrm import UniSRMJudgeConfig, load_unisrm_config
 from paras2s.configs.schema.unisrm_data import DimensionBenchConfig, load_unisrm_data
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import check_config
+from paras2s.data_gen.scripted.scripts import load_contrasts
 from paras2s.errors import ConfigError
 from paras2s.pipeline.ablate import row_config
 from paras2s.policy.registry import POLICIES
@@ -165,6 +166,11 @@ def test_a_shipped_judge_parses_and_its_extractors_exist(path: Path) -> None:
         return
     if named.kind == "dimensions":
         assert named.config(DimensionBenchConfig).llm.model == "gpt-audio"
+        return
+    if named.kind == "contrast":
+        styles = [style for category in named.config(ContrastConfig).styles.values() for style in category]
+        assert set(styles) >= {style for contrast in load_contrasts() for style in contrast.styles}
+        assert len(styles) == len(set(styles))
         return
     if named.kind == "audio":
         config = named.config(AudioJudgeConfig)

@@ -31,6 +31,7 @@ from paras2s.cli.distill import distill
 from paras2s.cli.doctor import doctor
 from paras2s.cli.export import export
 from paras2s.cli.judge import blueprint, judge_app
+from paras2s.cli.judge_audit import judge_audit
 from paras2s.cli.options import EXIT_CODES
 from paras2s.cli.paper import paper
 from paras2s.cli.plan import plan
@@ -74,6 +75,7 @@ for verb in (
 ):
     app.command()(verb)
 app.command("check-policy")(check_policy)
+judge_app.command("audit")(judge_audit)
 app.add_typer(judge_app, name="judge")
 app.add_typer(study_app, name="study")
 app.add_typer(unisrm_app, name="unisrm")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from paras2s.cli.options import Json, parse_overrides, print_json
+from paras2s.cli.options import Json, Queries, exit_if_unscored, parse_overrides, print_json
 from paras2s.cli.run_options import Config, RunDir, Seed, Set, Wait
 
 
@@ -28,19 +28,33 @@ def contrasts(
     on: Annotated[HeldOut, typer.Option(help="Held-out queries: validation to choose settings, test for the final figure.")] = (
         HeldOut.test
     ),
+    judge: Annotated[
+        str | None,
+        typer.Option("--judge", help="Judge the same answers by this judge too: LLM, contrast, a YAML."),
+    ] = None,
+    limit: Queries = None,
 ) -> None:
-    """Score every system on the held-out queries, with standard errors."""
-    from paras2s.bench.paras2s.contrasts import describe_bench, run_bench
+    """Score every system on the held-out queries, with standard errors; with --judge, by another judge beside the rubric."""
+    from paras2s.bench.paras2s.contrasts import bench_by_judge, describe_bench, run_bench
     from paras2s.data_gen.dataset import load_dataset
+    from paras2s.errors import ConfigError
     from paras2s.reward.reward_model.model import RewardModel
     from paras2s.run import open_run
 
     run = open_run(config, parse_overrides(set_), seed, run_dir, as_json)
     run.open(wait)
-    benched = run_bench(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir), on.value)
+    if limit is not None and judge is None:
+        raise ConfigError("--limit: the answers of a run are judged already; it is for the answers that --judge reads")
+    dataset = load_dataset(run.data_dir)
+    benched = run_bench(run, dataset, RewardModel.load(run.reward_dir), on.value)
     describe_bench(run, benched)
+    report = benched.to_json()
+    if judge is not None:
+        report["judge"] = bench_by_judge(run, dataset, benched, on.value, judge, limit)
     if as_json:
-        print_json(benched.to_json())
+        print_json(report)
+    if judge is not None:
+        exit_if_unscored(report["judge"]["unscored"])
 
 
 def curve(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, as_json: Json = False) -> None:

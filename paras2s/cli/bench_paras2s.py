@@ -11,6 +11,7 @@ from paras2s.cli.options import (
     Cache,
     Curation,
     Json,
+    Queries,
     Set,
     Systems,
     Tone,
@@ -27,6 +28,7 @@ def bench_paras2s(
     judge: Annotated[str, typer.Option("--judge", help="Judge, as for `judge answer`: trace, rubric, or a YAML.")] = "trace",
     on: Annotated[str, typer.Option(help="Role of the queries: test or validation.")] = "test",
     answers: Annotated[int, typer.Option(min=1, help="Answers to each query.")] = 1,
+    limit: Queries = None,
     out: Annotated[
         Path, typer.Option(help="Folder for rows, samples and tables; shows systems benched there earlier as well.")
     ] = Path("runs/paras2s"),
@@ -47,7 +49,7 @@ def bench_paras2s(
 
     console = open_console(to_stderr=as_json)
     beside = parse_systems(voicebench or [], "--voicebench")
-    options = BenchOptions(data, on, parse_systems(system), answers, out, curation, cache_dir, human, beside)
+    options = BenchOptions(data, on, parse_systems(system), answers, out, curation, cache_dir, human, limit, beside)
     opened = open_answer_judge(judge, parse_overrides(set_), tone, cache_dir)
     report = run_paras2s(options, opened, console, as_json)
     if as_json:

@@ -23,6 +23,7 @@ Dump = Annotated[
 ]
 RetryUnscored = Annotated[bool, typer.Option("--retry-unscored", help="Judge again only the items without a verdict.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first N pairs.")]
+Queries = Annotated[int | None, typer.Option("--limit", min=1, help="Judge N queries at most, of each category in turn.")]
 Systems = Annotated[
     list[str],
     typer.Option(

@@ -5,7 +5,6 @@ Replies are cached as they arrive: no reply is paid for twice, and a stopped com
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.audio.clip import MAX_DURATION_S, Clip, encode_clip, read_clip
-from paras2s.clients.endpoint import EndpointClient, Price, Session
+from paras2s.clients.endpoint import EndpointClient, Price, Session, run_calls
 from paras2s.configs.schema.endpoints import AudioChatConfig
 from paras2s.errors import AudioError, BudgetError, ConfigError, JudgeError
 from paras2s.utils.cache import key_of
@@ -84,7 +83,7 @@ class AudioChat:
             if on_progress:
                 on_progress(len(replies), len(requests))
 
-        asyncio.run(self._endpoint.run_all(range(len(requests)), work))
+        run_calls(self._endpoint.run_all(range(len(requests)), work))
         if stopped:
             raise stopped[0]
         return [replies[index] for index in range(len(requests))]

@@ -5,25 +5,31 @@ A call either returns a Reply or raises; it never makes one up. Attempts, rate a
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+from urllib.parse import urlparse
 
-from paras2s.clients.endpoint import CallError, EndpointClient, PaidError, Price, Session
+from paras2s.clients.endpoint import LIMIT_FIELDS, BodyError, CallError, EndpointClient, PaidError, Price, Session, run_calls
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import BudgetError, JudgeError, one_line
 from paras2s.utils.cache import JsonCache, key_of
+from paras2s.utils.text import well_formed
 
 # What a tokenizer's own rule splits a text into before it looks into its vocabulary: letters, up to three digits, underscores,
 # each sign, breaks of a line, and indents; one space goes with what follows it.
 # Most words of eight letters are one token.
 PIECE = re.compile(r"[^\W\d_]{1,8}|\d{1,3}|_+|[^\w\s]|\n+| {2,}")
 CACHE_VERSION = 1
+# The most that OpenAI and vLLM give of a position; below the least is "never" as some servers write it.
+MOST_LOGPROBS, LEAST_LOGPROB = 20, -700.0
+# Parts of a reply that are no part of its text.
+THOUGHT_PARTS = ("thinking", "reasoning", "redacted_thinking")
 
 
 @dataclass(frozen=True)
@@ -86,13 +92,17 @@ class Message:
 class Request:
     """A request: messages, and the JSON schema of the reply (None: free text).
 
-    `token_ids`: only one token is generated, with the log-probabilities of these (vLLM's `logprob_token_ids`). `sample`
+    `token_ids`: only one token is generated, with the log-probabilities of these (vLLM's `logprob_token_ids`). `scored` is a
+    key of the reply's JSON and its possible values, whose log-probabilities the reply has. `continues_at`: nothing is
+    generated; the reply has the log-probability of the prompt, the only message's text, from this character on. `sample`
     numbers several replies to one prompt: equal numbers share a reply, and a configured seed is increased by it.
     """
 
     messages: tuple[Message, ...]
     schema: dict[str, Any] | None = None
     token_ids: tuple[int, ...] = ()
+    scored: tuple[str, tuple[str, ...]] | None = None
+    continues_at: int | None = None
     sample: int = 0
 
 
@@ -112,7 +122,8 @@ class Reply:
     price is known or the reply does not say. A reply from the cache costs nothing again.
 
     `refusal` is the endpoint's own refusal text, `finish_reason` as it gave it ("length": the text is cut off).
-    `logprobs` maps tokens to log-probabilities at the first position, None if not requested or not returned.
+    `logprobs` maps tokens to log-probabilities at the first position, values of a scored key to theirs, or "" to that of a
+    continuation; None if not requested or not returned.
     """
 
     text: str
@@ -136,6 +147,8 @@ def request_key(config: LLMConfig, request: Request) -> str:
     settings = (config.base_url, config.model, config.temperature, config.max_output_tokens, config.seed, config.structured)
     # Requests that do not use a newer setting have the same key as before that setting existed.
     newer: list[Any] = [request.token_ids] if request.token_ids else []
+    newer += [{"scored": request.scored}] if request.scored else []
+    newer += [{"continues_at": request.continues_at}] if request.continues_at is not None else []
     newer += [{"top_p": config.top_p}] if config.top_p is not None else []
     newer += [{"sample": request.sample}] if request.sample else []
     newer += [{"reasoning_effort": config.reasoning_effort}] if config.reasoning_effort is not None else []
@@ -159,7 +172,7 @@ def count_tokens(text: str) -> int:
 def estimate_tokens(request: Request, price: Price | None, max_output_tokens: int) -> Tokens:
     """Estimate the tokens of a call: text by `count_tokens`, audio by its length, and the longest reply allowed."""
     text_in = sum(count_tokens(part) for message in request.messages for part in message.parts if isinstance(part, str))
-    return Tokens(text_in, audio_tokens(request, price), max_output_tokens)
+    return Tokens(text_in, audio_tokens(request, price), max_output_tokens if request.continues_at is None else 1)
 
 
 def audio_tokens(request: Request, price: Price | None) -> int:
@@ -179,6 +192,16 @@ class LLMClient:
         self.price = self.endpoint.price
         self.calls = 0
         self._structured = config.structured == "auto"
+        # OpenAI's newer models refuse max_tokens; many servers do not know max_completion_tokens and would be without a limit.
+        host = urlparse(config.base_url).hostname or ""
+        newer = host.endswith(("openai.com", "azure.com"))
+        self._bounded = not newer
+        self._limit_field = config.limit_field or ("max_completion_tokens" if newer else "max_tokens")
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether replies are requested by their schema: the endpoint has not refused one."""
+        return self._structured
 
     @property
     def spent_usd(self) -> float:
@@ -206,7 +229,7 @@ class LLMClient:
         Equal requests are sent once. A reply that is not `usable` is returned but not cached, and one in the cache does not
         count: a later run requests it again.
         """
-        return asyncio.run(self._complete_all(requests, on_progress, usable))
+        return run_calls(self._complete_all(requests, on_progress, usable))
 
     async def _complete_all(
         self,
@@ -291,47 +314,73 @@ class LLMClient:
         return Bill(len(requests), total, usd if requests else 0.0)
 
     async def _attempt(self, session: Session, request: Request, spent: list[Tokens]) -> Reply:
-        structured = self._structured and request.schema is not None
-        try:
-            return await self._post(session, request, structured, spent)
-        except CallError as error:
-            if not (structured and error.refuses_schema):
-                raise
-        # Some gateways have no structured output; their free text is parsed as strictly.
-        self._structured = False
-        return await self._post(session, request, False, spent)
+        # A limit's field, the bounds of a schema and the schema itself may be refused, one after the other.
+        for _ in range(3):
+            sent = self._limit_field, self._bounded, self._structured
+            try:
+                return await self._post(session, request, spent)
+            except CallError as error:
+                if not self._leave_out(error, request, *sent):
+                    raise
+        return await self._post(session, request, spent)
 
-    async def _post(self, session: Session, request: Request, structured: bool, spent: list[Tokens]) -> Reply:
+    def _leave_out(self, error: CallError, request: Request, limit_field: str, bounded: bool, structured: bool) -> bool:
+        """Leave out of later calls what an endpoint refuses of a call that was sent so, and return whether it was that."""
+        if error.refused_field == limit_field and self.config.limit_field is None:
+            self._limit_field = next(name for name in LIMIT_FIELDS if name != limit_field)
+            return True
+        if not error.refuses_schema or request.schema is None or not structured:
+            return False
+        if bounded and "maxLength" in str(error):
+            self._bounded = False
+        else:
+            # Some gateways have no structured output; their free text is parsed as strictly.
+            self._structured = False
+        return True
+
+    async def _post(self, session: Session, request: Request, spent: list[Tokens]) -> Reply:
         """Send one HTTP request; the tokens that its reply reports are added to `spent`, be the reply usable or not.
 
         Raises:
             CallError: anything went wrong.
         """
         body: dict[str, Any] = {"model": self.config.model, "messages": [_as_json(message) for message in request.messages]}
-        body |= {"max_completion_tokens": self.config.max_output_tokens}
+        body |= {self._limit_field: self.config.max_output_tokens}
         body |= {} if self.config.temperature is None else {"temperature": self.config.temperature}
         body |= {} if self.config.top_p is None else {"top_p": self.config.top_p}
         body |= {} if self.config.reasoning_effort is None else {"reasoning_effort": self.config.reasoning_effort}
         body |= self.config.extra_body
         # With one seed for all samples, one reply repeated would pass for agreement.
         body |= {} if self.config.seed is None else {"seed": self.config.seed + request.sample}
-        if structured:
-            schema = {"name": "verdict", "strict": True, "schema": request.schema}
+        if self._structured and request.schema is not None:
+            bounded = request.schema if self._bounded else _without_bounds(request.schema)
+            schema = {"name": "verdict", "strict": True, "schema": bounded}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if request.token_ids:
-            body |= {"max_completion_tokens": 1, "temperature": 0.0, "logprobs": True}
+            body |= {self._limit_field: 1, "temperature": 0.0, "logprobs": True}
             body["logprob_token_ids"] = list(request.token_ids)
+
+        if request.scored:
+            body |= {"logprobs": True, "top_logprobs": MOST_LOGPROBS}
+        path = "/chat/completions"
+        if request.continues_at is not None:
+            # One token is generated, which is left out: some servers take 0 for no limit.
+            path, body = "/completions", {"model": self.config.model, "prompt": request.messages[0].parts[0], "max_tokens": 1}
+            body |= {"temperature": 0.0, "echo": True, "logprobs": 1, **self.config.extra_body}
 
         async def post() -> Reply:
             self.calls += 1
             # As bytes: the client's own models of requests and replies take 2 ms of the processor a call.
-            data: bytes = await session.client.post("/chat/completions", cast_to=bytes, body=body)
+            data: bytes = await session.client.post(path, cast_to=bytes, body=body)
             completion = json.loads(data)
+            _refuse_error(completion)
             tokens = _read_usage(completion.get("usage"), audio_tokens(request, self.price))
             spent.append(tokens)
             try:
                 # With log-probabilities requested the text does not matter: it may well be an end token.
-                return _checked(_read_reply(completion, tokens), session, may_be_empty=bool(request.token_ids))
+                if request.continues_at is not None:
+                    return _read_continuation(completion, request, tokens)
+                return _checked(_read_reply(completion, tokens, request), session, may_be_empty=bool(request.token_ids))
             except (ValueError, TypeError, LookupError, AttributeError) as error:
                 raise PaidError(one_line(error), self._cost_of(request, tokens)) from error
 
@@ -366,37 +415,75 @@ def _as_json(message: Message) -> dict[str, Any]:
 def _read_usage(usage: Any, audio_tokens: int) -> Tokens:
     """Read what a reply says that it took; where that does not tell audio from text, there are `audio_tokens` of audio.
 
-    Raises:
-        ValueError, TypeError, LookupError, AttributeError: it has another form, or a count below zero.
+    A bill that is missing or cannot be is no tokens, which are counted as not reported: the reply is good without it.
     """
-    if usage is None:
+    try:
+        prompt, reply = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+        total = int(usage.get("total_tokens") or 0)
+        audio = int((usage.get("prompt_tokens_details") or {}).get("audio_tokens") or 0)
+    except (ValueError, TypeError, LookupError, AttributeError):
         return Tokens()
-    prompt, reply = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
-    audio = int((usage.get("prompt_tokens_details") or {}).get("audio_tokens") or 0)
     if min(prompt, reply, audio) < 0 or audio > prompt:
-        raise ValueError(f"usage: {prompt} tokens in, {audio} of them audio, and {reply} out cannot be")
+        return Tokens()
     # Where a model's thoughts are not among the tokens of its reply, they are in the total.
-    reply = max(reply, int(usage.get("total_tokens") or 0) - prompt)
+    reply = max(reply, total - prompt)
     if audio or not audio_tokens:
         return Tokens(prompt - audio, audio, reply)
     # Fewer tokens than the audio has: it was not counted at all.
     return Tokens(prompt - audio_tokens if prompt >= audio_tokens else prompt, audio_tokens, reply, audio_estimated=True)
 
 
-def _read_reply(completion: dict[str, Any], tokens: Tokens) -> Reply:
+def _without_bounds(schema: Any) -> Any:
+    """Return a schema without the lengths of its texts, which OpenAI's and Azure's own endpoints refuse."""
+    if isinstance(schema, dict):
+        return {key: _without_bounds(value) for key, value in schema.items() if key != "maxLength"}
+    return [_without_bounds(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def _read_reply(completion: dict[str, Any], tokens: Tokens, request: Request) -> Reply:
     """Read a chat completion.
 
     Raises:
         ValueError, TypeError, LookupError, AttributeError: it has another form.
     """
     choice = completion["choices"][0]
-    text, refusal = choice["message"].get("content") or "", choice["message"].get("refusal")
-    if not isinstance(text, str) or not isinstance(refusal, str | None):
-        raise TypeError("the reply's content is no text")
-    # Half an emoji would make every file it is written to unreadable.
-    text = text.encode("utf-8", "replace").decode()
+    message = choice["message"]
+    text, refusal = _text_of(message.get("content")), message.get("refusal") or None
+    if not isinstance(refusal, str | None):
+        raise TypeError("the reply's refusal is no text")
     reason, model = choice.get("finish_reason") or "", completion.get("model") or ""
-    return Reply(text, str(reason), refusal, str(model), tokens, None, 0.0, 1, False, _first_logprobs(choice))
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    if thoughts and not text.strip() and refusal is None and reason in ("", "stop"):
+        raise ValueError("the reply is all thought; raise max_output_tokens, or lower reasoning_effort")
+    logprobs = _scored_logprobs(choice, *request.scored) if request.scored else _first_logprobs(choice)
+    return Reply(well_formed(text), str(reason), refusal, str(model), tokens, None, 0.0, 1, False, logprobs)
+
+
+def _text_of(content: Any) -> str:
+    """Return a message's text, which may come in parts, thoughts among them.
+
+    Raises:
+        TypeError: it is no text.
+    """
+    if isinstance(content, list):
+        parts = [part for part in content if not (isinstance(part, dict) and part.get("type") in THOUGHT_PARTS)]
+        return "".join(part if isinstance(part, str) else _text_of(part["text"]) for part in parts)
+    if content is not None and not isinstance(content, str):
+        raise TypeError("the reply's content is no text")
+    return content or ""
+
+
+def _refuse_error(completion: Any) -> None:
+    """Refuse a body that is an error, which gateways send with HTTP 200.
+
+    Raises:
+        BodyError: it is one.
+    """
+    error = completion.get("error") if isinstance(completion, dict) and not completion.get("choices") else None
+    if error:
+        given = error if isinstance(error, dict) else {"message": error}
+        code = given.get("code")
+        raise BodyError(str(given.get("message") or given), code if isinstance(code, int) else None)
 
 
 def _first_logprobs(choice: dict[str, Any]) -> dict[str, float] | None:
@@ -404,6 +491,47 @@ def _first_logprobs(choice: dict[str, Any]) -> dict[str, float] | None:
     if not positions:
         return None
     return {entry["token"]: float(entry["logprob"]) for entry in positions[0].get("top_logprobs") or ()}
+
+
+def _scored_logprobs(choice: dict[str, Any], key: str, values: Sequence[str]) -> dict[str, float] | None:
+    """Return the log-probabilities of a key's values at the token that is its value; None if there is no such token."""
+    begun, text = re.compile(rf'"{re.escape(key)}"\s*:\s*"?\s*\Z'), ""
+    for entry in (choice.get("logprobs") or {}).get("content") or ():
+        if begun.search(text) and str(entry["token"]).strip(' "') in values:
+            logprobs: dict[str, float] = {}
+            for other in entry.get("top_logprobs") or ():
+                # "4" and " 4" are the same value.
+                value = str(other["token"]).strip(' "')
+                if value in values and float(other["logprob"]) > LEAST_LOGPROB:
+                    logprobs[value] = math.log(math.exp(logprobs.get(value, -math.inf)) + math.exp(float(other["logprob"])))
+            return logprobs or None
+        text += str(entry["token"])
+    return None
+
+
+def _read_continuation(completion: dict[str, Any], request: Request, tokens: Tokens) -> Reply:
+    """Read the log-probability of the prompt behind its first `continues_at` characters, as OpenAI's completions echo it.
+
+    A server that does not echo the prompt, or whose tokens do not divide there, has given none: `logprobs` is None.
+
+    Raises:
+        ValueError, TypeError, LookupError, AttributeError: it has another form.
+    """
+    choice, prompt, start = completion["choices"][0], str(request.messages[0].parts[0]), request.continues_at or 0
+    given = choice.get("logprobs") or {}
+    texts, values = given.get("tokens") or [], given.get("token_logprobs") or []
+    # A token that begins every text may be written before the prompt.
+    position = -"".join(texts).find(prompt)
+    total = None
+    for text, value in zip(texts, values, strict=True) if position <= 0 else ():
+        if position == start:
+            total = 0.0
+        if start <= position < len(prompt) and total is not None:
+            total = None if value is None else total + float(value)
+        position += len(text)
+    logprobs = None if total is None else {"": total}
+    reason, model = str(choice.get("finish_reason") or ""), str(completion.get("model") or "")
+    return Reply("", reason, None, model, tokens, None, 0.0, 1, False, logprobs)
 
 
 def _from_cache(stored: dict[str, Any]) -> Reply:

@@ -7,29 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import email.utils
+import errno
 import functools
 import importlib.util
+import logging
 import math
 import os
 import random
+import socket
+import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlparse
 
 from pydantic import BaseModel, ConfigDict
 
 from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError, one_line
+from paras2s.utils.addresses import is_loopback, is_private
 from paras2s.utils.io import read_yaml, reading
 
-if TYPE_CHECKING:
-    import ssl
-
-
+log = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0
 # A server that asks for more than this is out of service, and a command that slept so long would seem hung.
 LONGEST_RETRY_AFTER_S = 600.0
@@ -38,15 +41,20 @@ BUDGET_POLL_S = 0.02
 ENDPOINT_STATUS = frozenset({401, 402, 403, 404, 405})
 # Calls that start together end together, turn after turn, and then wait for each other on one core.
 FIRST_CALLS_APART_S = 0.002
-UNREACHABLE = "no connection"
+UNREACHABLE, TIMEOUT = "no connection", "timeout"
 # Failed calls in a row, all alike, after which a command stops; a refusal of one request may be that request's own fault.
-EQUAL_FAILURES, EQUAL_REFUSALS = 5, 20
+EQUAL_TIMEOUTS, EQUAL_FAILURES, EQUAL_REFUSALS = 2, 5, 20
+# The same request takes as long again: after the second timeout a call is given up.
+MOST_TIMEOUTS = 2
+# A retry of the same kind is printed at most this often.
+RETRY_LINE_EVERY_S = 10.0
 RETRIED_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 # Words in an error message of an endpoint without structured output.
+UNKNOWN_WORDS = ("supported", "nknown", "nrecognized", "permitted", "xtra")
+LIMIT_FIELDS = ("max_completion_tokens", "max_tokens")
 STRUCTURED_WORDS = ("response_format", "json_schema", "tructured")
 NO_KEY = "none"
 PACKAGES = ("openai", "httpx2", "aiohttp", "tenacity", "aiolimiter")
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 Value = TypeVar("Value")
 
 
@@ -61,6 +69,10 @@ class Price(BaseModel):
     audio_tokens_per_s: float | None = None
     audio_out: float | None = None
     audio_out_tokens_per_s: float | None = None
+
+
+# A server of this machine, where no price says otherwise.
+FREE = Price(text_in=0, text_out=0, audio_in=0, audio_tokens_per_s=0, audio_out=0, audio_out_tokens_per_s=0)
 
 
 class Prices(BaseModel):
@@ -156,10 +168,19 @@ class PaidError(ValueError):
         self.cost_usd = cost_usd
 
 
+class BodyError(ValueError):
+    """An error in the body of an HTTP 200; `status` is the HTTP status that the body names, if any."""
+
+    def __init__(self, message: str, status: int | None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
 class CallError(Exception):
     """One failed attempt; `retried`: another one may help, after `retry_after_s`.
 
-    `cost_usd` is its cost, None if unknown. `kind` is equal for attempts that failed alike.
+    `cost_usd` is its cost, None if unknown. `kind` is equal for attempts that failed alike. `refused_field` is the field of
+    the reply's limit that the endpoint does not know.
     """
 
     def __init__(
@@ -170,8 +191,10 @@ class CallError(Exception):
         refuses_schema: bool = False,
         cost_usd: float | None = 0.0,
         kind: str = "",
+        refused_field: str | None = None,
     ) -> None:
         super().__init__(message)
+        self.refused_field = refused_field
         self.retried = retried
         self.retry_after_s = retry_after_s
         self.refuses_schema = refuses_schema
@@ -188,12 +211,34 @@ class CallResult(Generic[Value]):
     latency_s: float
 
 
-@functools.lru_cache(maxsize=1)
-def _tls() -> ssl.SSLContext:
-    """Return the HTTP library's TLS settings, made once: reading every trusted certificate takes 50 ms."""
+def run_calls(calls: Coroutine[Any, Any, Value]) -> Value:
+    """Run a coroutine to its end: in a thread of its own where this one has an event loop, as a notebook's cell does."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(calls)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, calls).result()
+
+
+@functools.lru_cache(maxsize=2)
+def _tls(encrypted: bool) -> ssl.SSLContext:
+    """Return the HTTP library's TLS settings, made once: reading every trusted certificate takes 50 ms.
+
+    Plain HTTP needs no certificates; a redirection to HTTPS trusts no certificate.
+
+    Raises:
+        ConfigError: the environment names certificates that cannot be read.
+    """
     import httpx2
 
-    return httpx2.create_ssl_context()
+    if not encrypted:
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        return httpx2.create_ssl_context()
+    except (OSError, ssl.SSLError) as error:
+        named = [name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if name in os.environ]
+        raise ConfigError(f"{' and '.join(named) or 'certificates'}: cannot be read ({one_line(error)})") from error
 
 
 class Failures:
@@ -211,7 +256,8 @@ class Failures:
         self._count = self._count + 1 if error.kind == self._kind else 1
         self._kind = error.kind
         everywhere = error.kind == UNREACHABLE or error.kind.removeprefix("HTTP ") in map(str, ENDPOINT_STATUS)
-        if not self._stopped and self._count >= (EQUAL_FAILURES if everywhere else EQUAL_REFUSALS):
+        most = EQUAL_TIMEOUTS if error.kind == TIMEOUT else EQUAL_FAILURES if everywhere else EQUAL_REFUSALS
+        if not self._stopped and self._count >= most:
             self._stopped = f"{self._count} calls in a row failed alike, so that no more are made: {error}"
 
     def check(self) -> None:
@@ -241,9 +287,15 @@ class Session:
             max_retries=0,
             timeout=config.timeout_s,
             # httpx2's own transport does more of a call's work in Python.
-            http_client=DefaultAioHttpClient(verify=_tls(), limits=httpx2.Limits(max_connections=config.concurrency)),
+            http_client=DefaultAioHttpClient(
+                verify=_tls(config.base_url.startswith("https:")),
+                limits=httpx2.Limits(max_connections=config.concurrency),
+                # No proxy reaches a server of this machine.
+                trust_env=not is_loopback(config.base_url),
+            ),
         )
-        self._slots = asyncio.Semaphore(config.concurrency)
+        self._slots, self._one_slot = asyncio.Semaphore(config.concurrency), asyncio.Semaphore(1)
+        self._where = f"{config.model} at {config.base_url}"
         rate = config.requests_per_minute
         # One call every 60 / rate seconds, not all calls of a minute at once.
         self._rate = AsyncLimiter(1, 60.0 / rate) if rate else None
@@ -262,7 +314,6 @@ class Session:
         """
         import openai
 
-        where = f"{self.config.model} at {self.config.base_url}"
         async with self._slots:
             if self._rate:
                 await self._rate.acquire()
@@ -273,38 +324,86 @@ class Session:
                 async with asyncio.timeout(self.config.timeout_s):
                     return await call()
             except openai.APIStatusError as error:
-                status, message = error.status_code, self.without_key(one_line(error))
                 after_s = retry_after_s(error.response.headers, time.time())
+                raise self._refused(error.status_code, one_line(error), after_s) from error
+            except BodyError as error:
+                raise self._refused(error.status, f"an error in place of a reply: {one_line(error)}", None) from error
+            except (TimeoutError, openai.APITimeoutError) as error:
+                if (problem := self._no_connection(error)) is not None:
+                    raise problem from error
+                if not isinstance(error, TimeoutError) and not _took_too_long(error):
+                    raise CallError(f"{self._where}: the connection broke off", True, cost_usd=None, kind="broken") from error
+                if is_private(self.config.base_url):
+                    # Calls of a small server wait for each other.
+                    self._slots = self._one_slot
                 raise CallError(
-                    f"{where}: HTTP {status}: {message[:500]}",
-                    status in RETRIED_STATUS and (after_s or 0.0) <= LONGEST_RETRY_AFTER_S,
-                    after_s,
-                    # llama.cpp's server says so with a 500.
-                    status in (400, 422, 500) and any(word in message for word in STRUCTURED_WORDS),
-                    kind=f"HTTP {status}" if status in ENDPOINT_STATUS else f"HTTP {status}: {message}",
+                    f"{self._where}: no reply within {self.config.timeout_s:g} s; raise timeout_s, or lower concurrency "
+                    f"({self.config.concurrency}) or max_output_tokens",
+                    True,
+                    cost_usd=None,
+                    kind=TIMEOUT,
                 ) from error
-            except TimeoutError as error:
-                message = f"{where}: no reply within {self.config.timeout_s:g} s"
-                raise CallError(message, True, cost_usd=None, kind="timeout") from error
             except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
-                # A timeout, a cut connection, or a body of the wrong form.
+                # A cut connection, or a body of the wrong form.
+                if (problem := self._no_connection(error)) is not None:
+                    raise problem from error
                 message, kind = self.without_key(one_line(error)), type(error).__name__
                 cost_usd = error.cost_usd if isinstance(error, PaidError) else None
-                if isinstance(error, openai.APIConnectionError) and _never_connected(error):
-                    cost_usd, kind = 0.0, UNREACHABLE
-                raise CallError(f"{where}: {type(error).__name__}: {message}", True, cost_usd=cost_usd, kind=kind) from error
+                broken = "the connection broke off: " if isinstance(error, openai.APIConnectionError) else ""
+                raise CallError(f"{self._where}: {broken}{kind}: {message}", True, cost_usd=cost_usd, kind=kind) from error
+
+    def _refused(self, status: int | None, message: str, after_s: float | None) -> CallError:
+        """Return the error of an HTTP status, or of a body that is an error."""
+        message = self.without_key(message)[:500]
+        known = "" if status is None else f"HTTP {status}: "
+        # And not: too large for the context.
+        unknown = status in (400, 422) and any(word in message for word in UNKNOWN_WORDS)
+        return CallError(
+            f"{self._where}: {known}{message}",
+            (status is None or status in RETRIED_STATUS) and (after_s or 0.0) <= LONGEST_RETRY_AFTER_S,
+            after_s,
+            # llama.cpp's server says so with a 500.
+            status in (400, 422, 500) and any(word in message for word in STRUCTURED_WORDS),
+            kind=f"HTTP {status}" if status in ENDPOINT_STATUS else f"{known}{message}",
+            refused_field=next((name for name in LIMIT_FIELDS if name in message), None) if unknown else None,
+        )
+
+    def _no_connection(self, error: Exception) -> CallError | None:
+        """Return why there was no connection, which costs nothing; None if there was one."""
+        import aiohttp
+
+        # One transport's error within the other's, which calls a connection that breaks later a timeout of connecting as well.
+        reason, retried = error.__cause__ and error.__cause__.__cause__, True
+        if not isinstance(reason, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            return None
+        host = urlparse(self.config.base_url).netloc
+        why = f"no connection to {host}: {one_line(reason)}"
+        if isinstance(reason, aiohttp.ClientSSLError):
+            why, retried = (
+                f"no secure connection to {host} (TLS): {one_line(reason)}; a server of your own may speak http",
+                False,
+            )
+        elif isinstance(reason, aiohttp.ClientConnectorDNSError):
+            why = f"no host {urlparse(self.config.base_url).hostname} is known (DNS); check base_url"
+            retried = getattr(reason, "errno", None) == socket.EAI_AGAIN
+        elif isinstance(reason, aiohttp.ConnectionTimeoutError):
+            why = f"no connection to {host} within {self.config.timeout_s:g} s"
+        elif isinstance(reason, aiohttp.ClientProxyConnectionError):
+            why = f"no connection to the proxy of the environment (HTTP_PROXY, HTTPS_PROXY): {one_line(reason)}"
+        elif reason.os_error.errno == errno.ECONNREFUSED:
+            why = f"connection refused: nothing listens at {host}; start the server, or change base_url"
+            retried = not is_loopback(self.config.base_url)
+        return CallError(f"{self.config.model}: {self.without_key(why)}", retried, kind=UNREACHABLE)
 
     def without_key(self, text: str) -> str:
         """Return the text with the key replaced by ***, should a gateway echo it."""
         return text.replace(self._key, "***") if self._key else text
 
 
-def _never_connected(error: Exception) -> bool:
+def _took_too_long(error: Exception) -> bool:
     import aiohttp
 
-    # One transport's error within the other's, which calls a connection that breaks later a timeout of connecting as well.
-    reason = error.__cause__ and error.__cause__.__cause__
-    return isinstance(reason, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    return isinstance(error.__cause__ and error.__cause__.__cause__, aiohttp.ServerTimeoutError | TimeoutError)
 
 
 class EndpointClient:
@@ -323,7 +422,10 @@ class EndpointClient:
         self.budget = Budget(config.budget_usd)
         self._failures = Failures()
         self.price = load_prices(config.prices).models.get(config.model)
-        self._key = os.environ.get(config.api_key_env, "")
+        if self.price is None and config.prices is None and is_loopback(config.base_url):
+            self.price = FREE
+        self._key = self._read_key()
+        self._printed: dict[str, float] = {}
         if calls:
             self.require_key()
         if config.budget_usd is not None and self.price is None:
@@ -337,9 +439,24 @@ class EndpointClient:
         Raises:
             ConfigError: there is none.
         """
-        if not self._key and urlparse(self.config.base_url).hostname not in LOOPBACK:
-            variable, url = self.config.api_key_env, self.config.base_url
-            raise ConfigError(f"{self.section}.api_key_env: set {variable} in the environment; {url} needs a key")
+        variable, url = self.config.api_key_env, self.config.base_url
+        if not self._key and variable is not None and not is_private(url):
+            raise ConfigError(
+                f"{self.section}.api_key_env: set {variable} in the environment; {url} needs a key (if not: api_key_env: null)"
+            )
+
+    def _read_key(self) -> str:
+        """Return the key without the blanks and the line break that a file or a shell may add; empty if there is none.
+
+        Raises:
+            ConfigError: it cannot be sent.
+        """
+        key = os.environ.get(self.config.api_key_env, "").strip() if self.config.api_key_env else ""
+        if not key.isascii() or not key.isprintable():
+            raise ConfigError(
+                f"{self.section}.api_key_env: {self.config.api_key_env} holds a line break or a sign beyond ASCII"
+            )
+        return key
 
     async def run_all(self, indices: Sequence[int], work: Callable[[Session, int], Awaitable[None]]) -> None:
         """Run `work` on every index, as many at once as `concurrency` allows."""
@@ -373,23 +490,42 @@ class EndpointClient:
 
         if most_usd is None and self.config.budget_usd is not None:
             raise JudgeError(f"{self.section}.budget_usd: {self.config.model} has no price for its audio; add it to a table")
-        started = time.perf_counter()
+        started, timeouts = time.perf_counter(), 0
+
+        def may_help(error: BaseException) -> bool:
+            nonlocal timeouts
+            timeouts += isinstance(error, CallError) and error.kind == TIMEOUT
+            return isinstance(error, CallError) and error.retried and timeouts < MOST_TIMEOUTS
+
         attempts = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(self.config.max_attempts),
             wait=self._wait,
-            retry=tenacity.retry_if_exception(lambda error: isinstance(error, CallError) and error.retried),
+            retry=tenacity.retry_if_exception(may_help),
+            before_sleep=lambda state: self._print_retry(state, time.perf_counter() - started),
             reraise=True,
         )
+        number = 0
         try:
             async for attempt in attempts:
                 with attempt:
-                    value = await self._attempt(attempt_once, most_usd or 0.0, cost_of)
                     number = attempt.retry_state.attempt_number
+                    value = await self._attempt(attempt_once, most_usd or 0.0, cost_of)
         except CallError as error:
             self._failures.add(error)
-            raise JudgeError(str(error)) from None
+            after = f" ({number} attempts in {time.perf_counter() - started:.0f} s)" if number > 1 else ""
+            raise JudgeError(f"{error}{after}") from None
         self._failures.clear()
         return CallResult(value, number, time.perf_counter() - started)
+
+    def _print_retry(self, state: Any, took_s: float) -> None:
+        """Print why an attempt failed and when the next one is, where nothing of the kind was printed just before."""
+        error, now_s = state.outcome.exception(), time.monotonic()
+        if now_s - self._printed.get(error.kind, -RETRY_LINE_EVERY_S) >= RETRY_LINE_EVERY_S:
+            self._printed[error.kind] = now_s
+            log.warning(
+                "%s: attempt %d of %d failed after %.0f s, the next in %.1f s: %s",
+                self.section, state.attempt_number, self.config.max_attempts, took_s, state.next_action.sleep, error,
+            )  # fmt: skip
 
     async def _attempt(
         self, attempt_once: Callable[[], Awaitable[Value]], most_usd: float, cost_of: Callable[[Value], float | None]

@@ -328,13 +328,19 @@ def test_pending_calls_count_against_the_budget():
 
 def test_a_budget_needs_a_price():
     with pytest.raises(ConfigError, match="no price is known for mystery"):
-        LLMClient(LLMConfig(base_url="http://127.0.0.1:1/v1", model="mystery", budget_usd=1.0))
+        LLMClient(LLMConfig(base_url="http://10.0.0.1/v1", model="mystery", budget_usd=1.0))
 
 
-def test_no_price_means_an_unknown_cost_not_zero():
+def test_no_price_means_an_unknown_cost_not_zero(tmp_path):
+    """But a server of this machine costs nothing, where no table of the user's says otherwise."""
+    assert LLMClient(LLMConfig(model="mystery"), calls=False).estimate([ask()]).at_most_usd is None
+    table = tmp_path / "prices.yaml"
+    table.write_text("as_of: 2026-11-27\nmodels: {}\n")
     with ScriptedEndpoint(echo) as server:
-        reply = client_for(server, model="mystery").complete_all([ask()])[0]
-    assert reply.cost_usd is None
+        own = client_for(server, model="mystery", budget_usd=0.01)
+        assert own.complete_all([ask()])[0].cost_usd == own.spent_usd == own.unreported_usd == 0.0
+        assert own.estimate([ask()]).at_most_usd == 0.0
+        assert client_for(server, model="mystery", prices=table).complete_all([ask()])[0].cost_usd is None
     assert Tokens(10, 10, 0).cost_usd(Price(text_in=1, text_out=1)) is None
     assert Tokens(1_000_000, 500_000, 0).cost_usd(Price(text_in=1, text_out=9, audio_in=4)) == pytest.approx(3.0)
 

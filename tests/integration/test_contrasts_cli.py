@@ -17,11 +17,14 @@ from paras2s.configs.schema.ablation import AblationRow
 from paras2s.configs.schema.run import load_config
 from paras2s.data_gen.policy_inputs import CODEC
 from paras2s.data_gen.tts.piper_world import USER_STYLES
+from paras2s.errors import ConfigError
 from paras2s.pipeline.ablate import run_row
 from paras2s.policy.embedded.features import FEATURE_DIM
+from paras2s.reward.judges.base import Judge
 from paras2s.reward.judges.independent.judge import IndependentJudge
 from paras2s.reward.reward_model.model import RewardModelConfig
 from paras2s.run import Run
+from paras2s.types import Unscored, Verdict
 from paras2s.utils.io import write_jsonl
 
 SYSTEMS = ["bad", "constant", "cascade", "style_deaf", "prosody", "sft", "flat", "topline"]
@@ -44,6 +47,34 @@ def run(tiny_run: Path, tmp_path: Path) -> Path:
     )
     random_reward_model(sizes, CODEC.code_vectors).save(tmp_path / "run" / "reward")
     return path
+
+
+class ByLength(Judge):
+    """Scores the longer half of all answers; it has no words of the others."""
+
+    name, version = "by_length", "1"
+
+    def score_batch(self, exchanges, on_progress=None):
+        def score(exchange):
+            long = exchange.answer.duration_s > 1.5
+            return Verdict("by_length", "1", "", 4.0, "long", "", 0.0, 0.0) if long else Unscored("by_length", "too short")
+
+        return [score(exchange) for exchange in exchanges]
+
+
+def check_by_another_judge(run: Path, found: dict) -> None:
+    """The same answers, as few as requested, by a judge of one's own; what it does not score is counted by its reason."""
+    called = invoke("bench", "contrasts", run, "--judge", "test_contrasts_cli:ByLength", "--limit", "4", "--json", status=1)
+    report = json.loads(called.stdout)
+    assert {name: row for name, row in report.items() if name != "judge"} == found
+    assert {row["asked"] for row in report["judge"]["agreement"].values()} == {4}
+    rows = {path.stem: load_rows(path) for path in (run.parent / "run/bench/judges").rglob("*.jsonl")}
+    assert list(report["judge"]["summary"]) == SYSTEMS
+    assert set(rows) == set(SYSTEMS)
+    unscored = [row.unscored for own in rows.values() for row in own if row.score is None]
+    assert report["judge"]["unscored"] == {"too short": len(unscored)}
+    with pytest.raises(ConfigError, match="--limit: the answers of a run are judged already"):
+        invoke("bench", "contrasts", run, "--limit", "4")
 
 
 def test_every_system_is_judged_twice_and_nothing_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +103,7 @@ def test_every_system_is_judged_twice_and_nothing_again(run: Path, monkeypatch: 
     for scores in (found, independent["summary"]):
         assert scores["bad"]["parts"]["kind"]["mean"] < 2 < scores["flat"]["parts"]["kind"]["mean"]
 
+    check_by_another_judge(run, found)
     measured = []
     monkeypatch.setattr(
         IndependentJudge, "measure", lambda self, clips, at=None: measured.append(len(clips)) or ["no"] * len(clips)

@@ -149,7 +149,7 @@ def test_the_true_judge_gets_one_clip_of_a_minute_at_most_and_what_it_must_be_gi
     # Two sentences and two scenes of two verdicts each, five samples.
     assert len(sent) == 5 * (2 + 2 + 2)
     for one in sent:
-        assert (one["temperature"], one["top_p"], one["max_completion_tokens"]) == (1.0, 0.9, 256)
+        assert (one["temperature"], one["top_p"], one["max_tokens"]) == (1.0, 0.9, 256)
     lengths = [[clip.duration_s for clip in sent_audio(one)] for one in sent]
     assert all(len(one) == 1 for one in lengths)
     assert sorted(one[0] for one in lengths) == pytest.approx([2.0] * 5 + [3.0] * 5 + [10.0] * 10 + [60.0] * 10)

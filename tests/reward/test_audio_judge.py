@@ -211,7 +211,7 @@ def test_samples_vote_and_their_spread_is_kept():
     assert found.score == 4.0
     assert sorted(found.votes) == [3, 4, 4, 4, 5]
     assert found.spread == pytest.approx(0.5**0.5)
-    assert {(one["temperature"], one["top_p"], one["max_completion_tokens"]) for one in sent} == {(1.0, 0.9, 256)}
+    assert {(one["temperature"], one["top_p"], one["max_tokens"]) for one in sent} == {(1.0, 0.9, 256)}
     assert sorted(one["seed"] for one in sent) == [42, 43, 44, 45, 46]
     assert '"Let me go."' in said(sent[0])
     assert '"whispered"' in said(sent[0])

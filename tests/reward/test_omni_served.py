@@ -75,7 +75,7 @@ def test_both_clips_and_the_guideline_are_sent_and_five_ids_requested(tmp_path: 
         assert len(server.requests) == 2
     assert all(isinstance(one, OmniScore) and one.hard == 4 for one in found)
     sent = server.requests[0]
-    assert (sent["logprob_token_ids"], sent["logprobs"], sent["max_completion_tokens"]) == ([16, 17, 18, 19, 20], True, 1)
+    assert (sent["logprob_token_ids"], sent["logprobs"], sent["max_tokens"]) == ([16, 17, 18, 19, 20], True, 1)
     parts = sent["messages"][-1]["content"]
     assert [part["type"] for part in parts] == ["text", "input_audio", "text", "input_audio", "text"]
     assert parts[-1]["text"].strip().endswith("a digit from 1 to 5.")

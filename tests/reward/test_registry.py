@@ -20,6 +20,7 @@ from paras2s.reward.judges import registry
 from paras2s.reward.judges.audio_judge.ensemble import EnsembleJudge
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Judge, as_utterance
+from paras2s.reward.judges.contrast import ContrastJudge
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.types import Preference, Unscored, Verdict
 
@@ -63,11 +64,13 @@ def test_every_shipped_judge_opens_by_name_and_by_path(name, tmp_path, monkeypat
         return
     # StyleSet's tasks score single clips, and have no ensemble.
     tasks = {"tasks": ["mos"]} if name == "styleset" else {}
+    # Of this machine it reads a model; tests/reward/test_contrast.py has one.
+    tasks |= {"engine": "completions"} if name == "contrast" else {}
     cache = {**LOCAL, **tasks, "cache_dir": str(tmp_path)}
     opened = registry.open_judge(name, cache, voice=speak)
     again = registry.open_judge(preset_path(name, "judges"), cache, voice=speak)
     kind = find_judge(name).kind
-    assert isinstance(opened, LLMJudge if kind == "llm" else AudioJudge | EnsembleJudge)
+    assert isinstance(opened, {"llm": LLMJudge, "contrast": ContrastJudge}.get(kind, AudioJudge | EnsembleJudge))
     assert (opened.name, opened.version) == (again.name, again.version)
     assert opened.client is not None
 
@@ -80,7 +83,7 @@ def test_a_yaml_names_its_kind_and_its_keys_tell_it_where_it_does_not(tmp_path):
             assert find_judge(tmp_path / f"{name}.yaml").kind == name
     (tmp_path / "odd.yaml").write_text("kind: oracle")
     with pytest.raises(
-        ConfigError, match=r"odd.yaml: kind: no kind of judge 'oracle'; there are llm, audio, unisrm, dimensions,"
+        ConfigError, match=r"odd.yaml: kind: no kind of judge 'oracle'; there are llm, contrast, audio, unisrm, dimensions,"
     ):
         find_judge(tmp_path / "odd.yaml")
     (tmp_path / "both.yaml").write_text("{kind: audio, judge: {reads: audio}}")

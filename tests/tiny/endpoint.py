@@ -92,8 +92,9 @@ class ScriptedEndpoint:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         app = web.Application(client_max_size=2**28)
-        for route in ("/v1/chat/completions", "/v1/audio/speech", "/inference_zero_shot"):
+        for route in ("/v1/chat/completions", "/v1/completions", "/v1/audio/speech", "/inference_zero_shot"):
             app.router.add_post(route, self._complete)
+        app.router.add_get("/v1/models", self._complete)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -108,7 +109,7 @@ class ScriptedEndpoint:
             form = await request.post()
             sent = {name: part.file.read() if hasattr(part, "file") else part for name, part in form.items()}
         else:
-            sent = json.loads(await request.read())
+            sent = json.loads(await request.read() or b"{}")
         sent |= {"authorization": request.headers.get("Authorization"), "route": request.path}
         self.requests.append(sent)
         self._now += 1

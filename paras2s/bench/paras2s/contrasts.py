@@ -6,6 +6,8 @@ The rubric taught the reward model; the independent judge taught nothing.
 from __future__ import annotations
 
 import contextlib
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from paras2s.bench.paras2s.gain import GainVerdict, verdict_on_gain
-from paras2s.bench.paras2s.judges import AnswerJudge, RunJudge
+from paras2s.bench.paras2s.judges import AnswerJudge, RunJudge, open_answer_judge
 from paras2s.bench.paras2s.metrics import SpokenKinds, cell, spoken_kinds, summary
 from paras2s.bench.paras2s.run import Runner
 from paras2s.bench.paras2s.scripted_baselines import (
@@ -27,7 +29,7 @@ from paras2s.bench.paras2s.scripted_baselines import (
     missing_for,
     open_baseline,
 )
-from paras2s.bench.paras2s.second_judge import compare_judges, describe_agreement, judge_again
+from paras2s.bench.paras2s.second_judge import compare_judges, describe_agreement, judge_again, take_evenly
 from paras2s.bench.results import AnswerRow, load_rows, save_rows
 from paras2s.bench.systems import CASCADE, TOPLINE, PolicySystem, SpokenQuestion, System
 from paras2s.data_gen.dataset import Dataset
@@ -154,6 +156,42 @@ def _independent_rows(run: Run, runner: Runner, rows: dict[str, list[AnswerRow]]
 
 def _independent_path(runner: Runner, name: str) -> Path:
     return runner.rows / "independent" / f"{name}.jsonl"
+
+
+def bench_by_judge(
+    run: Run, dataset: Dataset, benched: BenchedRun, role: HeldOut, name: str, limit: int | None
+) -> dict[str, Any]:
+    """Judge the answers of a run by another judge, print its table, and return its summary and agreement with the rubric.
+
+    Verdicts are written beside the rubric's, in a folder of the judge's name. `limit` is the most queries of each system.
+
+    Raises:
+        ConfigError: no such judge, or a judge without transcripts. BudgetError: the budget ended; replies are cached.
+    """
+    judge = open_answer_judge(name, {}, dataset.agent_tone, run.config.cache_dir)
+    chosen = {query.id for query in take_evenly(dataset.of_role(role), limit)}
+    rows = {system: [row for row in own if row.query_id in chosen] for system, own in benched.rows.items()}
+    bench = run.folder / ("bench" if role == "test" else f"bench-{role}")
+    folder = bench / "judges" / re.sub(r"[^\w.-]+", "_", Path(name).stem)
+    judged: dict[str, list[AnswerRow]] = {}
+    for system, own in rows.items():
+        with run.bar(f"{name}, {system}", len(own)) as bar:
+            judged[system] = judge_again(own, run.folder, judge, bar.at)
+        save_rows(folder / f"{system}.jsonl", judged[system])
+    report = {"judge": judge.name, **compare_judges(rows, judged)}
+    report["unscored"] = dict(Counter(row.unscored for own in judged.values() for row in own if row.score is None))
+    write_json(folder / "summary.json", report)
+    if not run.quiet:
+        lines = []
+        for system, agreed in report["agreement"].items():
+            score = cell(report["summary"][system]["overall"])
+            lines.append((system, score, number_text(agreed["pearson"]), f"{agreed['n']}/{agreed['asked']}"))
+        Table(("system", judge.name, "Pearson with the rubric", "scored"), lines).show(run.console)
+    for line in describe_agreement(report, name):
+        run.say(line)
+    for reason, count in report["unscored"].items():
+        run.say(f"  unscored: {count} times {reason}")
+    return report
 
 
 def describe_bench(run: Run, benched: BenchedRun) -> None:

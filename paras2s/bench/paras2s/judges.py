@@ -24,6 +24,7 @@ from paras2s.types import Blueprint, Measured, Query, Unscored, Verdict
 if TYPE_CHECKING:
     from paras2s.data_gen.dataset import Dataset
     from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel
+    from paras2s.reward.tone_classifier import ToneClassifier
 
 # Answers that are judged together where a judge makes calls: replies so far are kept when the budget ends.
 CHUNK_ANSWERS = 64
@@ -110,17 +111,19 @@ class AnswerJudge:
         return judged
 
 
-def open_answer_judge(name: str, overrides: dict[str, Any], tone: Path | None, cache_dir: Path) -> AnswerJudge:
+def open_answer_judge(name: str, overrides: dict[str, Any], tone: ToneClassifier | Path | None, cache_dir: Path) -> AnswerJudge:
     """Open a judge of single answers by name.
 
     Raises:
         ConfigError: an unknown judge, a judge that needs a voice, pairs or a run; overrides of a judge without config.
     """
     named = find_judge(name)
-    if named.kind not in ("llm", "rubric", "independent") and not named.is_own:
-        raise ConfigError(f"--judge: {name} gives no transcript of an answer; choose an LLM judge, rubric or independent")
+    if named.kind not in ("llm", "contrast", "rubric", "independent") and not named.is_own:
+        raise ConfigError(
+            f"--judge: {name} gives no transcript of an answer; choose an LLM or contrast judge, rubric or independent"
+        )
     # Judges without a config have no cache either.
-    cache = {"cache_dir": str(cache_dir)} if named.kind == "llm" else {}
+    cache = {"cache_dir": str(cache_dir)} if named.kind in ("llm", "contrast") else {}
     return AnswerJudge(open_judge(named, cache | overrides, tone=tone))
 
 

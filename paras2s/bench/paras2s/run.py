@@ -15,6 +15,7 @@ from paras2s.bench.human_correlation import HumanAgreement, human_agreement, loa
 from paras2s.bench.human_correlation import markdown_tables as human_tables
 from paras2s.bench.paras2s.judges import AnswerJudge, JudgedAnswer
 from paras2s.bench.paras2s.metrics import automatic_scores, markdown, table_2
+from paras2s.bench.paras2s.second_judge import take_evenly
 from paras2s.bench.results import AnswerRow, load_rows, save_rows
 from paras2s.bench.systems import Response, System, open_system, question_of_query
 from paras2s.bench.voicebench.metrics import load_voicebench_rows, voicebench_summary
@@ -91,7 +92,8 @@ class Runner:
 class BenchOptions:
     """The options of `bench paras2s`: a dataset and one role of it, systems by name and spec, and where rows go.
 
-    `human` is a file of people's ratings; `voicebench` gives files of VoiceBench rows by system, shown beside.
+    `human` is a file of people's ratings, `limit` the most queries to take; `voicebench` gives files of VoiceBench rows by
+    system, shown beside.
     """
 
     data: Path
@@ -102,6 +104,7 @@ class BenchOptions:
     curation: Path | None
     cache_dir: Path
     human: Path | None = None
+    limit: int | None = None
     voicebench: dict[str, str] = field(default_factory=dict)
 
 
@@ -152,7 +155,7 @@ def run_paras2s(options: BenchOptions, judge: AnswerJudge, console: Console, qui
 def bench_systems(options: BenchOptions, judge: AnswerJudge, console: Console, quiet: bool) -> dict[str, list[AnswerRow]]:
     """Return the rows of all systems, written as each is done; systems benched into this folder earlier come first."""
     manifest = load_manifest(options.data)
-    queries = [query for query in manifest.queries if query.role == options.role]
+    queries = take_evenly([query for query in manifest.queries if query.role == options.role], options.limit)
     claim_table(options, manifest, queries, judge)
     earlier = {path.stem: load_rows(path) for path in sorted(options.out.glob("*.jsonl"))}
     samples = Path("samples")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from paras2s.bench.stats import paired_difference
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
 from paras2s.errors import AudioError
 from paras2s.statistics.means import CERTAIN_FROM
+from paras2s.types import Query
+
+Item = TypeVar("Item", Query, AnswerRow)
 
 
 def judge_again(rows: Sequence[AnswerRow], root: Path, judge: AnswerJudge, on_progress: Progress) -> list[AnswerRow]:
@@ -28,6 +32,18 @@ def judge_again(rows: Sequence[AnswerRow], root: Path, judge: AnswerJudge, on_pr
     answers = [(_question(row, root), _response(row, root)) for row in rows]
     judged = judge.judge_all(answers, on_progress)
     return [replace(row, **verdict.row_fields(row.text_stream, judge.name)) for row, verdict in zip(rows, judged, strict=True)]
+
+
+def take_evenly(items: Sequence[Item], limit: int | None) -> list[Item]:
+    """Return `limit` queries or rows at most, in their order: full contrasts, of each category in turn; None: all."""
+    if limit is None or len(items) <= limit:
+        return list(items)
+    contrasts: dict[str, dict[str, list[int]]] = {}
+    for index, item in enumerate(items):
+        contrasts.setdefault(item.category or "", {}).setdefault(item.contrast_id, []).append(index)
+    turns = zip_longest(*(list(own.values()) for own in contrasts.values()))
+    taken = [index for turn in turns for indices in turn if indices is not None for index in indices]
+    return [items[index] for index in sorted(taken[:limit])]
 
 
 def _question(row: AnswerRow, root: Path) -> SpokenQuestion:
@@ -84,15 +100,15 @@ def _is_gain(treated: Sequence[AnswerRow], before: Sequence[AnswerRow]) -> bool:
     return gain.mean is not None and gain.standard_error is not None and gain.mean > CERTAIN_FROM * gain.standard_error
 
 
-def describe_agreement(report: Mapping[str, Any]) -> list[str]:
+def describe_agreement(report: Mapping[str, Any], judge: str = "independent judge") -> list[str]:
     """Agreement of the judges on the policies' answers, and the warning, in a line each."""
     lines = []
     if (over := report["policies"]) is not None and over["n"]:
         pearson = "unknown (a side is constant)" if over["pearson"] is None else f"{over['pearson']:.3f}"
         lines.append(
-            f"  independent judge and teacher agree on {100 * over['exact']:.0f} % of the policies' {over['n']} answers, "
+            f"  {judge} and teacher agree on {100 * over['exact']:.0f} % of the policies' {over['n']} answers, "
             f"on {100 * over['within_one']:.0f} % within a point (Pearson {pearson})"
         )
     if report["only_teacher"]:
-        lines.append("  WARNING: only the teacher sees a gain; by the independent judge it is within chance")
+        lines.append(f"  WARNING: only the teacher sees a gain; by the {judge} it is within chance")
     return lines

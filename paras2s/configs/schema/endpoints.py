@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from paras2s.configs.schema.base import Section, load_section
+from paras2s.utils.addresses import endpoint_url, is_private, llm_url
 
 # Fields of a request that are set already; several replies to one request, or a streamed one, could not be read.
 OWN_FIELDS = frozenset(
     ("model", "messages", "temperature", "top_p", "seed", "max_completion_tokens", "reasoning_effort", "response_format")
-) | {"logprobs", "n", "stream"}
+) | {"max_tokens", "logprobs", "top_logprobs", "n", "stream"}
+# Defaults of a server on this machine or in a private network: it serves one or two calls at once, and slowly.
+PRIVATE_CONCURRENCY, PRIVATE_TIMEOUT_S = 2, 900.0
 
 
 class ExtractorConfig(Section):
@@ -27,24 +30,36 @@ class EndpointConfig(Section):
 
     base_url: str = Field(
         "https://api.openai.com/v1",
-        pattern=r"^https?://[^@?]+$",
         description="address of the endpoint: OpenAI, Gemini's compatible endpoint, a vLLM server ...",
     )
     model: str = Field("gpt-4o", min_length=1)
-    api_key_env: str = Field(
+    api_key_env: str | None = Field(
         "OPENAI_API_KEY",
         pattern=r"^[A-Za-z_]\w{0,40}$",
-        description="environment variable with the key; unset: no key is sent",
+        description="environment variable with the key; null, or unset for a private address: no key is sent",
     )
-    concurrency: int = Field(16, ge=1, description="calls at once")
+    concurrency: int = Field(16, ge=1, description="calls at once; at a private address the default is 2")
     requests_per_minute: float | None = Field(None, gt=0)
-    timeout_s: float = Field(120.0, gt=0)
+    timeout_s: float = Field(120.0, gt=0, description="longest wait for a reply; at a private address the default is 900")
     max_attempts: int = Field(8, ge=1, description="attempts of one call, the first included")
     backoff_s: float = Field(0.5, ge=0, description="longest wait before the second attempt; doubles each time, up to a minute")
     budget_usd: float | None = Field(
         None, gt=0, description="budget of one command, or of one worker's reward; calls that could exceed it are not made"
     )
     prices: Path | None = Field(None, description="price table (YAML) in place of the shipped one")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _private_defaults(cls, values: Any) -> Any:
+        url = values.get("base_url") if isinstance(values, dict) else None
+        if not isinstance(url, str) or not is_private(url if "://" in url else f"http://{url}"):
+            return values
+        return {"concurrency": PRIVATE_CONCURRENCY, "timeout_s": PRIVATE_TIMEOUT_S, **values}
+
+    @field_validator("base_url")
+    @classmethod
+    def _usual_form(cls, base_url: str) -> str:
+        return endpoint_url(base_url)
 
 
 class LLMConfig(EndpointConfig):
@@ -59,6 +74,14 @@ class LLMConfig(EndpointConfig):
     extra_body: dict[str, Any] = Field({}, description="more fields of each request, by the endpoint's manual")
     seed: int | None = None
     structured: Literal["auto", "never"] = Field("auto", description="auto: ask for a JSON schema until the endpoint refuses")
+    limit_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
+        None, description="field of max_output_tokens; null: max_tokens, or max_completion_tokens for OpenAI and Azure"
+    )
+
+    @field_validator("base_url")
+    @classmethod
+    def _with_path(cls, base_url: str) -> str:
+        return llm_url(base_url)
 
     @field_validator("extra_body")
     @classmethod

@@ -31,6 +31,7 @@ JUDGE_GROUP = "paras2s.judges"
 # Every kind of judge in words.
 KINDS = {
     "llm": "an LLM judge",
+    "contrast": "a contrast judge, for answers",
     "audio": "an audio judge, for `judge pair`, `judge clip`, `bench systems` and `probe`",
     "unisrm": "a UniSRM",
     "dimensions": "a judge of dimensions, which needs the texts and clips of a UniSRM item, for `bench unisrm`",
@@ -39,7 +40,7 @@ KINDS = {
     "reward_model": "a reward model, which makes no call",
 }
 # Those that a YAML may name.
-FILE_KINDS = ("llm", "audio", "unisrm", "dimensions", "rubric")
+FILE_KINDS = ("llm", "contrast", "audio", "unisrm", "dimensions", "rubric")
 
 # Default sample rate of clips that a judge hears.
 AUDIO_RATE_HZ = 16_000
@@ -53,6 +54,9 @@ class JudgeConfig(Section):
     )
     asks: Literal["dimensions", "overall"] = Field(
         "dimensions", description="labels of a pair: three, or one of 1, 2, tie (Table 9)"
+    )
+    read: Literal["reply", "expected"] = Field(
+        "reply", description="score of an answer, or one label of a pair: as replied, or the mean by the tokens' probabilities"
     )
     left_out: tuple[str, ...] = Field((), description="blueprint groups to leave out: agent_emotion and so on (Table 12)")
     describe_user: bool = Field(False, description="show a blueprint of the user's clip as well")
@@ -84,10 +88,37 @@ class JudgingConfig(Section):
     llm: LLMConfig = LLMConfig()
 
 
+class ContrastConfig(Section):
+    """A judge by likelihood ratios: the answer's words under the question's style against other styles."""
+
+    kind: Literal["contrast"] = "contrast"
+    name: str = "contrast"
+    cache_dir: Path = Path("runs/cache")
+    extractors: tuple[ExtractorConfig, ...] = (ExtractorConfig(name="words"),)
+    engine: Literal["local", "completions"] = Field(
+        "local", description="a model of this machine, or an endpoint whose /completions echo log-probabilities (vLLM, SGLang)"
+    )
+    model: Path | None = Field(None, description="local: folder of a transformers model, or a GGUF file")
+    device: str = Field("cpu", description="local: cpu, cuda ...")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="local: type of the weights")
+    batch_size: int = Field(8, ge=1, description="local: answers read at once after one prompt")
+    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen2.5-1.5B-Instruct", concurrency=16)
+    chat_template: Path | None = Field(
+        None, description="Jinja file of the model's chat; null: the local tokenizer's own, or ChatML for an endpoint"
+    )
+    styles: dict[str, dict[str, str]] = Field({}, description="categories, each with its styles and their words")
+    against: Literal["others", "none"] = Field(
+        "others", description="denominator of the ratio: all other styles of the category, or no style named"
+    )
+    score_map: Path | None = Field(None, description="file of a monotone map of ratios to 1 to 5; null: a sigmoid")
+    sigmoid_nats: float = Field(4.0, gt=0, description="width of the sigmoid")
+    prompts: Path | None = Field(None, description="folder with your own contrast.md and contrast_question.md")
+
+
 class OmniServedConfig(Section):
     """The Omni reward model behind a vLLM server."""
 
-    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen2.5-Omni-7B")
+    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="Qwen/Qwen2.5-Omni-7B", concurrency=16)
     digit_ids: tuple[int, ...] = Field(
         (16, 17, 18, 19, 20), min_length=5, max_length=5, description="tokens of the digits 1 to 5"
     )

@@ -134,7 +134,7 @@ def load_unisrm_config(name: str | Path, overrides: dict[str, Any] | None = None
 class ServedUniSRMConfig(Section):
     """A UniSRM behind an OpenAI-compatible endpoint; `paras2s unisrm export` writes these settings."""
 
-    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="unisrm", max_output_tokens=1024)
+    llm: LLMConfig = LLMConfig(base_url="http://127.0.0.1:8000/v1", model="unisrm", max_output_tokens=1024, concurrency=16)
     settings: Path | None = Field(
         None, description="unisrm.json of the exported model, with its instructions and limits; null: those of a new thinker"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -14,7 +14,7 @@ from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.curation.list_parsing import NumberedList, read_numbered
 from paras2s.errors import BudgetError, JudgeError
-from paras2s.reward.judges.parsing import read_as, require_complete
+from paras2s.reward.judges.parsing import BOUNDED_TEXT, read_as, require_complete
 from paras2s.reward.judges.prompts import Prompt, read_prompt
 from paras2s.utils.cache import JsonCache
 
@@ -26,6 +26,10 @@ Result = TypeVar("Result")
 MIN_CALLS = 10
 
 
+# A bound in the schema alone: a server without schemas may write more.
+Reasoning = Annotated[str, Field(json_schema_extra={"maxLength": BOUNDED_TEXT["maxLength"]})]
+
+
 class StructuredReply(BaseModel):
     """Base of structured replies; unknown keys are refused."""
 
@@ -35,14 +39,14 @@ class StructuredReply(BaseModel):
 class Neutrality(StructuredReply):
     """The neutrality test: whether the words alone lean to one of two styles (ParaS2S, B.1)."""
 
-    reasoning: str
+    reasoning: Reasoning
     likelier: Literal["first", "second", "neutral"]
 
 
 class Reasonability(StructuredReply):
     """The reasonability test: whether each style is plausible for the words."""
 
-    reasoning: str
+    reasoning: Reasoning
     first: bool
     second: bool
 
@@ -50,7 +54,7 @@ class Reasonability(StructuredReply):
 class Relevance(StructuredReply):
     """The relevance test: whether good answers to the two styles differ in what matters."""
 
-    reasoning: str
+    reasoning: Reasoning
     differ: bool
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 
 from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.clients.chat import count_tokens
-from paras2s.clients.endpoint import EndpointClient, Price, Session
+from paras2s.clients.endpoint import EndpointClient, Price, Session, run_calls
 from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.data_gen.tts.base import FailedSpeech, Line, OnClip, SpeechResult
 from paras2s.errors import AudioError, BudgetError, JudgeError
@@ -51,7 +50,7 @@ class _RemoteTTS(ABC):
 
     def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
         """Synthesise lines, `concurrency` calls at once."""
-        asyncio.run(self._speak(lines, on_clip))
+        run_calls(self._speak(lines, on_clip))
 
     async def _speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
         stopped: list[BudgetError] = []

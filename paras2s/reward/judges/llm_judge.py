@@ -6,8 +6,10 @@ that cannot be read.
 
 from __future__ import annotations
 
+import math
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,17 +23,28 @@ from paras2s.reward.blueprint.field_docs import describe_fields
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor, trace_json
 from paras2s.reward.fusion import find_rule, swap, symmetric
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progress, Scored, Utterance, preference_of
-from paras2s.reward.judges.parsing import ANSWER_SCHEMA, PAIR_SCHEMA, is_readable, read_pair, read_score, require_complete
-from paras2s.reward.judges.prompts import load_prompt
+from paras2s.reward.judges.parsing import (
+    ANSWER_SCHEMA,
+    PAIR_SCHEMA,
+    SCORE_FIRST_SCHEMA,
+    SCORES,
+    is_readable,
+    read_pair,
+    read_score,
+    require_complete,
+)
+from paras2s.reward.judges.prompts import Prompt, load_prompt
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import DIMENSIONS, Blueprint, Label, PairLabel, PairVerdict, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
 
-VERSION = "2"
+VERSION = "3"
 # Rankings and probes know one kind of tie.
 PAIR_LABEL: dict[Label, PairLabel] = {"1": "1", "2": "2", "both_good": "tie", "both_bad": "tie"}
 
 
+# The line of a prompt that shows the reply.
+REASON_FIRST = re.compile(r'\{("reasoning": "[^"]*"), (.+)\}')
 T = TypeVar("T")
 
 
@@ -40,6 +53,7 @@ class LLMJudge(Judge):
 
     client: LLMClient
     pair_schema: dict[str, Any] = PAIR_SCHEMA
+    pair_scored: tuple[str, tuple[str, ...]] | None = None
 
     def __init__(
         self, config: JudgingConfig, client: LLMClient, cache: JsonCache | None = None, tone: ToneClassifier | None = None
@@ -52,6 +66,9 @@ class LLMJudge(Judge):
         self.version = self._version()
         self.pair_prompt = load_prompt("pair", f"pair_{self.reads}", config.judge.prompts)
         self.answer_prompt = load_prompt("answer", f"answer_{self.reads}", config.judge.prompts)
+        self.expects = config.judge.read == "expected"
+        if self.expects:
+            self.answer_prompt = reason_last(self.answer_prompt)
         if self.reads != "audio" and not any(RESPONSE in extractor.keys for extractor in self.extractors):
             raise ConfigError(f"a judge that reads a {self.reads} needs an extractor of words; add 'words' to extractors")
         if unknown := sorted(set(config.judge.left_out) - set(self.groups)):
@@ -71,6 +88,7 @@ class LLMJudge(Judge):
         inputs += [judge.sample_rate_hz] if judge.sample_rate_hz != AUDIO_RATE_HZ else []
         endpoint: list[Any] = [llm.base_url, llm.temperature, llm.max_output_tokens, llm.seed, llm.structured]
         endpoint += [llm.top_p] if llm.top_p is not None else []
+        endpoint += [judge.read] if judge.read != "reply" else []
         endpoint += [llm.reasoning_effort, llm.extra_body] if llm.reasoning_effort or llm.extra_body else []
         return f"{VERSION}-{key_of([inputs, endpoint])[:8]}"
 
@@ -139,7 +157,9 @@ class LLMJudge(Judge):
         orders = [(answers[0], answers[1])] + ([(answers[1], answers[0])] if self.config.judge.both_orders else [])
         plain = {"fields": self._fields()}
         values = [{"instruction": instruction, "first": first, "second": second} for first, second in orders]
-        return [Request(self.pair_prompt.messages(inputs, plain), self.pair_schema) for inputs in values]
+        return [
+            Request(self.pair_prompt.messages(inputs, plain), self.pair_schema, scored=self.pair_scored) for inputs in values
+        ]
 
     def _read_orders(
         self, outcomes: Sequence[Reply | JudgeError | BudgetError], read: Callable[[str], T]
@@ -205,11 +225,14 @@ class LLMJudge(Judge):
         """Score answers from 1 to 5, in order (ParaS2S, appendix I.5)."""
         maybe = self.answer_requests(exchanges)
         requests = [request for request in maybe if isinstance(request, Request)]
-        replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, read_score)))
+        replies = iter(self.client.complete_all(requests, on_progress, self._has_score))
         return [
             replace(request, transcript=words) if isinstance(request, Unscored) else self._answer_verdict(next(replies), words)
             for request, words in zip(maybe, self._transcripts(exchanges), strict=True)
         ]
+
+    def _has_score(self, reply: Reply) -> bool:
+        return is_readable(reply, read_score) and not (self.expects and reply.logprobs is None)
 
     def _transcripts(self, exchanges: Sequence[Exchange]) -> list[str | None]:
         """Return the words of each answer, which `_evidence` has measured already; None for a judge that measures nothing."""
@@ -222,12 +245,13 @@ class LLMJudge(Judge):
         """Return the request for each answer."""
         evidence = self._evidence([(exchange.question, (exchange.answer,)) for exchange in exchanges])
         plain = {"fields": self._fields()}
-        return [
-            shown
-            if isinstance(shown, Unscored)
-            else Request(self.answer_prompt.messages({"question": shown[0], "answer": shown[1][0]}, plain), ANSWER_SCHEMA)
-            for shown in evidence
-        ]
+        schema, scored = (SCORE_FIRST_SCHEMA, ("score", tuple(map(str, SCORES)))) if self.expects else (ANSWER_SCHEMA, None)
+
+        def request(question: Any, answers: Sequence[Any]) -> Request:
+            messages = self.answer_prompt.messages({"question": question, "answer": answers[0]}, plain)
+            return Request(messages, schema, scored=scored)
+
+        return [shown if isinstance(shown, Unscored) else request(*shown) for shown in evidence]
 
     def _answer_verdict(self, reply: Reply | JudgeError | BudgetError, transcript: str | None) -> Scored:
         if isinstance(reply, BudgetError):
@@ -236,11 +260,15 @@ class LLMJudge(Judge):
             return Unscored(self.name, str(reply), transcript=transcript)
         try:
             score, reason = read_score(require_complete(reply))
+            spread = None
+            if self.expects:
+                score, spread, probabilities = expected_score(reply.logprobs)
+                reason = f"{reason} ({probabilities})"
         except JudgeError as error:
             return Unscored(self.name, str(error), reply.text, transcript)
         return Verdict(
             self.name, self.version, self.prompt_hash, score, reason, reply.text, total_usd([reply]), reply.latency_s,
-            cost_estimated=reply.tokens.audio_estimated, transcript=transcript,
+            cost_estimated=reply.tokens.audio_estimated, transcript=transcript, spread=spread,
         )  # fmt: skip
 
     # The evidence in the prompt.
@@ -293,6 +321,37 @@ class LLMJudge(Judge):
 
     def _wav(self, clip: Clip) -> Audio:
         return Audio(encode_clip(clip.at(self.config.judge.sample_rate_hz)), clip.duration_s)
+
+
+def reason_last(prompt: Prompt) -> Prompt:
+    """Return a prompt whose reply has the verdict first: after its own reasoning a small model judges worse than without."""
+    return replace(prompt, system=REASON_FIRST.sub(r"{\2, \1}", prompt.system))
+
+
+def probabilities(logprobs: Mapping[str, float] | None, values: Sequence[str]) -> tuple[dict[str, float], str]:
+    """Return the probabilities of values, which are 1 together, and in words with their entropy.
+
+    Raises:
+        JudgeError: the server gave no log-probability of any.
+    """
+    if not logprobs:
+        raise JudgeError("the server gave no log-probabilities of the verdict; judge.read: reply takes the reply alone")
+    given = {value: math.exp(logprobs[value]) if value in logprobs else 0.0 for value in values}
+    shares = {value: share / sum(given.values()) for value, share in given.items()}
+    entropy = -sum(share * math.log2(share) for share in shares.values() if share)
+    listed = ", ".join(f"{value}: {share:.3f}" for value, share in shares.items())
+    return shares, f"probabilities {listed}; entropy {entropy:.2f} bits"
+
+
+def expected_score(logprobs: Mapping[str, float] | None) -> tuple[float, float, str]:
+    """Return the mean of the scores by their probabilities, its standard deviation, and the probabilities in words.
+
+    Raises:
+        JudgeError: the server gave no log-probabilities of a score.
+    """
+    shares, words = probabilities(logprobs, tuple(map(str, SCORES)))
+    mean = sum(float(score) * share for score, share in shares.items())
+    return mean, math.sqrt(sum((float(score) - mean) ** 2 * share for score, share in shares.items())), words
 
 
 def total_usd(replies: Sequence[Reply]) -> float | None:

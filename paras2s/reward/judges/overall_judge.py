@@ -15,12 +15,12 @@ from paras2s.configs.schema.judges import JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
 from paras2s.reward.judges.audio_judge.tasks import TASKS
 from paras2s.reward.judges.base import Pair, Preferred, Progress
-from paras2s.reward.judges.llm_judge import LLMJudge, total_usd
+from paras2s.reward.judges.llm_judge import LLMJudge, probabilities, reason_last, total_usd
 from paras2s.reward.judges.parsing import is_readable
 from paras2s.reward.judges.prompts import load_prompt
 from paras2s.reward.judges.votes import POINTS, label_of, swapped
 from paras2s.reward.tone_classifier import ToneClassifier
-from paras2s.types import PairLabel, PairVerdict, Preference, Unscored
+from paras2s.types import PAIR_LABELS, PairLabel, PairVerdict, Preference, Unscored
 from paras2s.utils.cache import JsonCache
 
 # Its reply is that of AudioJudge's task: reasoning, and a label.
@@ -39,6 +39,10 @@ class OverallJudge(LLMJudge):
         self.name = f"{self.reads}_overall:{config.llm.model}"
         system = "listen_standard" if self.reads == "audio" else "overall"
         self.pair_prompt = load_prompt(system, f"overall_{self.reads}", config.judge.prompts)
+        if self.expects:
+            properties = dict(reversed(self.pair_schema["properties"].items()))
+            self.pair_schema = {**self.pair_schema, "properties": properties, "required": list(properties)}
+            self.pair_prompt, self.pair_scored = reason_last(self.pair_prompt), (REPLY.key, REPLY.labels)
 
     def label_pairs(
         self, pairs: Sequence[Pair], on_progress: Progress | None = None
@@ -50,11 +54,14 @@ class OverallJudge(LLMJudge):
         """Compare pairs, in order, in both orders where the config says so; the mean of the orders' points is the label's."""
         requests_by_pair = self.pair_requests(pairs)
         requests = [request for orders in requests_by_pair if isinstance(orders, list) for request in orders]
-        replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, REPLY.read)))
+        replies = iter(self.client.complete_all(requests, on_progress, self._has_label))
         return [
             orders if isinstance(orders, Unscored) else self._overall([next(replies) for _ in orders])
             for orders in requests_by_pair
         ]
+
+    def _has_label(self, reply: Reply) -> bool:
+        return is_readable(reply, REPLY.read) and not (self.expects and reply.logprobs is None)
 
     def _overall(self, outcomes: Sequence[Reply | JudgeError | BudgetError]) -> Preferred:
         orders = self._read_orders(outcomes, REPLY.read)
@@ -64,19 +71,33 @@ class OverallJudge(LLMJudge):
         # As replied: "1" is the clip that came first.
         labels = tuple(cast(PairLabel, label) for label, _ in read)
         votes = tuple(POINTS[label if number == 0 else swapped(label)] for number, label in enumerate(labels))
+        consistent = votes[0] == votes[1] if len(votes) == 2 else None
+        reasons, label = [reason for _, reason in read], label_of(fmean(votes))
+        if self.expects:
+            try:
+                given = [probabilities(reply.logprobs, REPLY.labels) for reply in replies]
+            except JudgeError as error:
+                return Unscored(self.name, str(error), text)
+            reasons = [f"{reason} ({words})" for reason, (_, words) in zip(reasons, given, strict=True)]
+            ordered = [
+                shares if number == 0 else {swapped(known): shares[known] for known in PAIR_LABELS}
+                for number, (shares, _) in enumerate(given)
+            ]
+            votes = tuple(sum(POINTS[known] * shares[known] for known in PAIR_LABELS) for shares in ordered)
+            label = max(PAIR_LABELS, key=lambda known: sum(shares[known] for shares in ordered))
         tokens = sum((reply.tokens for reply in replies), Tokens())
         return Preference(
             judge=self.name,
             version=self.version,
             prompt_hash=self.pair_prompt.hash,
             task="overall",
-            label=label_of(fmean(votes)),
+            label=label,
             points=fmean(votes),
             order_labels=labels,
             votes=votes,
             spread=None,
-            consistent=votes[0] == votes[1] if len(votes) == 2 else None,
-            reason="\n---\n".join(reason for _, reason in read),
+            consistent=consistent,
+            reason="\n---\n".join(reasons),
             reply=text,
             text_in_tokens=tokens.text_in,
             audio_in_tokens=tokens.audio_in,

@@ -17,6 +17,7 @@ from paras2s.clients.chat import Reply
 from paras2s.errors import DataError, JudgeError, first_problem
 from paras2s.reward.fusion import as_label
 from paras2s.types import DIMENSIONS, LABELS, Dimension, Label
+from paras2s.utils.text import well_formed
 
 # The dimensions' names in the paper's own prompt (Table 7) and its Listing 2.
 ALIASES: dict[str, Dimension] = {
@@ -29,24 +30,38 @@ SCORES = (1, 2, 3, 4, 5)
 REASONING = "reasoning"
 # Anything else after a brace begins no object.
 OPENING = re.compile(r"\{(?=\s*[\"}])")
-# What a model thinks before it replies; without an end the reply is all thought.
-THOUGHTS = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)", re.DOTALL)
+# What a model thinks before it replies; without an end the reply is all thought. gpt-oss names its channels.
+THOUGHTS = re.compile(
+    r"\A\s*(?:<(think|thinking|thought)>.*?(?:</\1>|\Z)|\[THINK\].*?(?:\[/THINK\]|\Z)"
+    r"|(?:<\|start\|>assistant)?<\|channel\|>(?!final).*?(?:<\|channel\|>final(?=<\|)|\Z))",
+    re.DOTALL,
+)
+# Their end alone: a chat template or a server took the beginning off.
+THOUGHTS_END = re.compile(r"</(?:think|thinking|thought)>|\[/THINK\]")
 # Characters behind all broken objects of one reply: each is searched for its end through the rest of the text.
 MAX_SEARCHED = 20_000_000
 Parsed = TypeVar("Parsed", bound=BaseModel)
 Value = TypeVar("Value")
 
+# Without a bound a small model's reasoning may run on to the end of its reply, which then holds no verdict.
+BOUNDED_TEXT: dict[str, Any] = {"type": "string", "maxLength": 240}
 PAIR_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {"reasoning": {"type": "string"}, **{name: {"type": "string", "enum": list(LABELS)} for name in DIMENSIONS}},
+    "properties": {"reasoning": BOUNDED_TEXT, **{name: {"type": "string", "enum": list(LABELS)} for name in DIMENSIONS}},
     "required": ["reasoning", *DIMENSIONS],
     "additionalProperties": False,
 }
 ANSWER_SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {"reasoning": {"type": "string"}, "score": {"type": "integer", "enum": list(SCORES)}},
+    "properties": {"reasoning": BOUNDED_TEXT, "score": {"type": "integer", "enum": list(SCORES)}},
     "required": ["reasoning", "score"],
     "additionalProperties": False,
+}
+# Servers write the keys in this order.
+SCORE_FIRST_SCHEMA = {
+    **ANSWER_SCHEMA,
+    "properties": dict(reversed(ANSWER_SCHEMA["properties"].items())),
+    "required": ["score", "reasoning"],
 }
 
 
@@ -54,8 +69,9 @@ class JsonObject(dict[str, Any]):
     """A JSON object of a reply; `repeated` holds the keys that it gives different values."""
 
     def __init__(self, members: Sequence[tuple[str, Any]]) -> None:
-        super().__init__(members)
-        self.repeated = frozenset(key for key, value in members if self[key] != value)
+        # Its escapes are decoded now, after which half an emoji may be left.
+        super().__init__((key, well_formed(value)) for key, value in members)
+        self.repeated = frozenset(key for key, value in members if self[key] != well_formed(value))
 
 
 def _parts(text: str) -> Iterator[JsonObject | str]:
@@ -107,6 +123,18 @@ def is_readable(reply: Reply, read: Callable[[str], object]) -> bool:
     return True
 
 
+def _behind_thoughts(parts: list[JsonObject | str], verdict: re.Pattern[str]) -> list[JsonObject | str]:
+    """Return the parts behind the last end of thoughts that is outside of every object, if no broken verdict is before it."""
+    for number in reversed(range(len(parts))):
+        part = parts[number]
+        ends = list(THOUGHTS_END.finditer(part)) if isinstance(part, str) else []
+        if isinstance(part, str) and ends:
+            before = [*parts[:number], part[: ends[-1].start()]]
+            broken = any(isinstance(other, str) and verdict.search(other) for other in before)
+            return parts if broken else [part[ends[-1].end() :], *parts[number + 1 :]]
+    return parts
+
+
 def verdict_objects(text: str, keys: Sequence[str], aliases: Mapping[str, str] | None = None) -> list[JsonObject]:
     """Return the objects of a reply with any of these keys at their top level, at least one of them with all.
 
@@ -121,7 +149,8 @@ def verdict_objects(text: str, keys: Sequence[str], aliases: Mapping[str, str] |
     objects: list[JsonObject] = []
     begun = False
     pattern = re.compile(rf"""\\?["'](?:{"|".join(map(re.escape, ("reasoning", *names)))})\\?["']\s*:""")
-    for part in _parts(THOUGHTS.sub("", text, count=1)):
+    said, opened = THOUGHTS.subn("", text, count=1)
+    for part in _parts(said) if opened else _behind_thoughts(list(_parts(said)), pattern):
         if isinstance(part, str):
             begun = begun or pattern.search(part) is not None
             continue
@@ -131,7 +160,8 @@ def verdict_objects(text: str, keys: Sequence[str], aliases: Mapping[str, str] |
             objects.append(renamed)
     if not any(all(key in verdict for key in keys) for verdict in objects):
         needed = f"a {keys[0]}" if len(keys) == 1 else ", ".join(keys)
-        raise JudgeError(f"the reply holds no JSON object with {needed}")
+        thought = ": it is all thought; raise llm.max_output_tokens" if opened and not said.strip() else ""
+        raise JudgeError(f"the reply holds no JSON object with {needed}{thought}")
     if begun:
         raise JudgeError("the reply holds a verdict that is broken beside a whole one; neither is taken")
     return objects

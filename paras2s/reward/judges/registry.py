@@ -15,6 +15,7 @@ from paras2s.configs.schema.audio_judge import AudioJudgeConfig
 from paras2s.configs.schema.judges import (
     INDEPENDENT,
     JUDGE_GROUP,
+    ContrastConfig,
     JudgingConfig,
     NamedJudge,
     OwnJudgeConfig,
@@ -29,6 +30,7 @@ from paras2s.utils.plugins import find_part
 if TYPE_CHECKING:
     from paras2s.reward.judges.audio_judge.concatenation import Speak
     from paras2s.reward.judges.audio_judge.judge import AudioJudge
+    from paras2s.reward.judges.contrast import ContrastJudge
     from paras2s.reward.judges.llm_judge import LLMJudge
     from paras2s.reward.judges.reward_model_judge import ClipEncoder
     from paras2s.reward.tone_classifier import ToneClassifier
@@ -112,6 +114,8 @@ def open_judges(
         return [open_unisrm_judge(named, overrides, both_orders=both_orders, calls=calls)]
     if named.kind == "llm":
         return [open_llm_judge(named, overrides, both_orders=both_orders, tone=tone, calls=calls)]
+    if named.kind == "contrast":
+        return [open_contrast_judge(named, overrides, calls=calls)]
     if named.is_own:
         return [_open_own(named, overrides)]
     if overrides:
@@ -157,18 +161,40 @@ def open_llm_judge(
 def open_scoring_judge(
     name: Name, key: str, overrides: Overrides = None, tone: ToneClassifier | Path | str | None = None
 ) -> Judge:
-    """Open a judge whose scores are learned or paid for: an LLM judge, or one of the user's own; `key` is the config's.
+    """Open a judge whose scores are learned or paid for: an LLM or contrast judge, or one of the user's own.
+
+    `key` is the config's.
 
     Raises:
         ConfigError: another kind of judge, the independent judge, or a wrong setting.
     """
     named = find_judge(name)
     refuse_to_teach(named.name, key)
-    judge = open_judge(named) if named.is_own else open_llm_judge(named, overrides, tone=tone)
+    judge: Judge
+    if named.kind == "contrast":
+        judge = open_contrast_judge(named, overrides)
+    else:
+        judge = open_judge(named) if named.is_own else open_llm_judge(named, overrides, tone=tone)
     refuse_to_teach(judge.name, key)
     if type(judge).score_batch is Judge.score_batch:
         raise ConfigError(f"{key}: {judge.name} compares answers, and cannot score a single one")
     return judge
+
+
+def open_contrast_judge(name: Name, overrides: Overrides = None, *, calls: bool = True) -> ContrastJudge:
+    """Open a judge by likelihood ratios.
+
+    Raises:
+        ConfigError: it is another kind of judge, a wrong setting, or its model cannot be loaded.
+    """
+    from paras2s.clients.chat import LLMClient
+    from paras2s.reward.judges.contrast import ContrastJudge
+    from paras2s.utils.cache import JsonCache
+
+    config = find_judge(name).config(ContrastConfig, overrides)
+    cache = JsonCache(config.cache_dir / "judging.sqlite")
+    client = LLMClient(config.llm, cache, calls=calls) if config.engine == "completions" else None
+    return ContrastJudge(config, client, cache)
 
 
 def open_audio_judges(

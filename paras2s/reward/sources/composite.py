@@ -202,7 +202,9 @@ def _omni(options: dict[str, Any], setup: RewardSetup) -> InProcess | ServedOmni
     """Return the model behind a server if `base_url` is given, else one of this process with an adapter."""
     if "base_url" in options:
         called = {key: options.pop(key) for key in list(options) if key in LLMConfig.model_fields}
-        return ServedOmni(OmniServedConfig.model_validate({"llm": {"model": OmniConfig().model, **called}, **options}))
+        return ServedOmni(
+            OmniServedConfig.model_validate({"llm": {"model": OmniConfig().model, "concurrency": 16, **called}, **options})
+        )
     own = setup.model_dir / "omni"
     adapter = options.pop("adapter", str(own) if (own / "omni.json").is_file() else None)
     if trained := sorted(set(options) - {"model", "batch_size", "max_audio_s", "prompts"}):

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from paras2s.clients.chat import LLMClient, Reply, Request
 from paras2s.errors import BudgetError, JudgeError
-from paras2s.reward.judges.parsing import is_readable, read_as, require_complete
+from paras2s.reward.judges.parsing import BOUNDED_TEXT, is_readable, read_as, require_complete
 from paras2s.reward.judges.prompts import Prompt, read_prompt
 from paras2s.unisrm.bench.metrics import Figure, mean_share
 from paras2s.unisrm.bench.results import BenchRow
@@ -18,7 +18,7 @@ from paras2s.unisrm.reward.tasks import TASKS
 USER = "The task: {{task}}\n\nThe dimensions that are judged: {{dimensions}}\n\nThe reply:\n{{reply}}"
 SCHEMA = {
     "type": "object",
-    "properties": {"reasoning": {"type": "string"}, "score": {"type": "integer", "enum": [0, 1, 2]}},
+    "properties": {"reasoning": BOUNDED_TEXT, "score": {"type": "integer", "enum": [0, 1, 2]}},
     "required": ["reasoning", "score"],
     "additionalProperties": False,
 }

@@ -76,6 +76,12 @@ def _judge_yaml(model: UniSRM, name: str, command: str, out: Path) -> str:
     media = model.generation_options["suppress_tokens"]
     # As in this process: a special token within a reply is kept for the parser, and none is a placeholder of media.
     extra = {"skip_special_tokens": False, "logit_bias": {str(token): NEVER for token in media}}
-    llm = {"base_url": "http://127.0.0.1:8000/v1", "model": name, "max_output_tokens": 1024, "extra_body": extra}
+    llm = {
+        "base_url": "http://127.0.0.1:8000/v1",
+        "model": name,
+        "max_output_tokens": 1024,
+        "concurrency": 16,
+        "extra_body": extra,
+    }
     values = {"kind": "unisrm", "served": {"llm": llm, "settings": str((out / SETTINGS).resolve())}}
     return f"# {command}\n{yaml.safe_dump(values, sort_keys=False)}"

@@ -14,7 +14,7 @@ import pytest
 
 from paras2s.audio.clip import make_clip, write_clip
 from paras2s.bench.paras2s.judges import Answer, JudgedAnswer
-from paras2s.bench.paras2s.second_judge import agreement, compare_judges, describe_agreement, judge_again
+from paras2s.bench.paras2s.second_judge import agreement, compare_judges, describe_agreement, judge_again, take_evenly
 from paras2s.bench.results import AnswerRow
 from paras2s.bench.systems import Progress
 from paras2s.types import Unscored, Verdict
@@ -40,6 +40,16 @@ def test_agreement_by_hand() -> None:
     # Of six, four are scored by both; two are equal, three within a point.
     assert (found["asked"], found["n"], found["exact"], found["within_one"]) == (6, 4, 0.5, 0.75)
     assert found["pearson"] == pytest.approx(np.corrcoef([1, 2, 3, 5], [1, 3, 5, 5])[0, 1])
+
+
+def test_a_limit_takes_contrasts_of_each_category_in_turn_and_keeps_the_order() -> None:
+    both = [
+        replace(row(1, 0, contrast=name), category=name[0], style=style) for name in ["a1", "a2", "b1", "b2"] for style in "xy"
+    ]
+    ids = [(each.contrast_id, each.style) for each in take_evenly(both, 5)]
+    assert ids == [("a1", "x"), ("a1", "y"), ("a2", "x"), ("b1", "x"), ("b1", "y")]
+    assert take_evenly(both, None) == take_evenly(both, 99) == both
+    assert take_evenly(both, 1) == both[:1]
 
 
 def test_where_nothing_varies_or_nothing_is_scored_there_is_no_number() -> None:

@@ -29,7 +29,7 @@ from paras2s.reward.judges.votes import label_of, match_of, spread_of, swapped
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
 
-VERSION = "2"
+VERSION = "3"
 # Names of the clips, by their number.
 NAMES: dict[int, tuple[Boundary, ...]] = {1: ("clip",), 2: ("first", "second")}
 Label = PairLabel | MatchLabel

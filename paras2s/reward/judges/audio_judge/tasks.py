@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from paras2s.errors import ConfigError, JudgeError
-from paras2s.reward.judges.parsing import agreed, reasoning_of, verdict_objects
+from paras2s.reward.judges.parsing import BOUNDED_TEXT, agreed, reasoning_of, verdict_objects
 from paras2s.reward.judges.votes import POINTS
 from paras2s.types import PAIR_LABELS, MatchLabel, PairLabel
 
@@ -64,7 +64,7 @@ class AudioTask:
             verdict = {"type": "integer", "enum": list(SCALES[self.kind])}
         return {
             "type": "object",
-            "properties": {"reasoning": {"type": "string"}, self.key: verdict},
+            "properties": {"reasoning": BOUNDED_TEXT, self.key: verdict},
             "required": ["reasoning", self.key],
             "additionalProperties": False,
         }

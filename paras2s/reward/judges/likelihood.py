@@ -1,0 +1,104 @@
+"""Log-likelihoods of answers after prompts by a language model of this machine: a folder of transformers, or a GGUF file."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paras2s.configs.schema.judges import ContrastConfig
+from paras2s.errors import ConfigError, one_line
+
+# Files of weights, and how much of each end of one is hashed: enough to tell two models apart.
+WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
+HASHED_BYTES = 1 << 20
+
+
+class LocalLikelihoods:
+    """A causal language model that reads answers, `batch_size` at once, and each prompt before them once."""
+
+    def __init__(self, config: ContrastConfig) -> None:
+        """Load the model and its tokenizer.
+
+        Raises:
+            ConfigError: there is no such model, it cannot be loaded, or it has no chat template.
+        """
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        if config.model is None or not config.model.exists():
+            raise ConfigError(f"model: {config.model} is no folder of a model and no GGUF file")
+        is_file = config.model.is_file()
+        source, file = (config.model.parent, {"gguf_file": config.model.name}) if is_file else (config.model, {})
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(source, **file)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **file)
+        except (OSError, ValueError, ImportError, RuntimeError) as error:
+            raise ConfigError(f"model: {config.model} cannot be loaded ({one_line(error)[:300]})") from error
+        if config.chat_template is not None:
+            self._tokenizer.chat_template = config.chat_template.read_text()
+        if self._tokenizer.chat_template is None:
+            raise ConfigError(f"model: {config.model} has no chat template; give one as chat_template")
+        self._model, self._batch_size = loaded.to(config.device).eval(), config.batch_size
+        self.fingerprint = fingerprint_of(config.model)
+
+    def prompt(self, messages: Sequence[dict[str, str]]) -> str:
+        """Return messages as the model's chat template writes them, up to where its reply begins."""
+        return str(self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+
+    def read(self, items: Sequence[tuple[str, str]]) -> list[float]:
+        """Return the log-likelihood of each answer's tokens after its prompt, summed, in nats."""
+        import torch
+
+        values = [0.0] * len(items)
+        by_prompt: dict[str, list[int]] = {}
+        for index, (prompt, _) in enumerate(items):
+            by_prompt.setdefault(prompt, []).append(index)
+        with torch.inference_mode():
+            for prompt, indices in by_prompt.items():
+                given = self._ids(prompt)
+                read = self._model(torch.tensor([given], device=self._model.device), use_cache=True)
+                for start in range(0, len(indices), self._batch_size):
+                    batch = indices[start : start + self._batch_size]
+                    answers = [self._ids(items[index][1]) for index in batch]
+                    for index, value in zip(batch, self._after(len(given), read, answers), strict=True):
+                        values[index] = value
+        return values
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
+        return ids
+
+    def _after(self, n_given: int, read: Any, answers: Sequence[list[int]]) -> list[float]:
+        """Return the log-likelihoods of answers [B] after a prompt that has been read."""
+        import torch
+
+        longest, device = max(map(len, answers)), self._model.device
+        ids = torch.zeros((len(answers), longest), dtype=torch.long, device=device)
+        present = torch.zeros((len(answers), longest), dtype=torch.long, device=device)
+        for row, answer in enumerate(answers):
+            ids[row, : len(answer)] = torch.tensor(answer, device=device)
+            present[row, : len(answer)] = 1
+        cache = copy.deepcopy(read.past_key_values)
+        cache.batch_repeat_interleave(len(answers))
+        mask = torch.cat([torch.ones((len(answers), n_given), dtype=torch.long, device=device), present], dim=1)
+        logits = self._model(ids, attention_mask=mask, past_key_values=cache).logits
+        before = torch.cat([read.logits[:, -1:].expand(len(answers), -1, -1), logits[:, :-1]], dim=1)
+        logprobs = before.float().log_softmax(-1).gather(-1, ids[..., None])[..., 0]
+        return [float(value) for value in (logprobs * present).sum(1)]
+
+
+def fingerprint_of(model: Path) -> str:
+    """Return a hash of a model's files: their names, sizes, and the ends of their weights."""
+    files = [model] if model.is_file() else sorted(path for pattern in (*WEIGHTS, "*.json") for path in model.glob(pattern))
+    digest = hashlib.sha256()
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(HASHED_BYTES))
+            file.seek(max(0, size - HASHED_BYTES))
+            digest.update(file.read())
+    return digest.hexdigest()[:12]
