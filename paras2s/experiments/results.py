@@ -173,7 +173,7 @@ def rendered(results: Mapping[str, Any], docs: Path) -> dict[Path, str]:
 
 def _renewed(path: Path, name: str, body: str) -> str:
     try:
-        return put_between(path.read_text(), BEGIN.format(name=name), END.format(name=name), body)
+        return put_between(path.read_text(encoding="utf-8"), BEGIN.format(name=name), END.format(name=name), body)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
 

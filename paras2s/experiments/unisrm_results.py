@@ -400,7 +400,7 @@ def rendered(results: Mapping[str, Any], page: Path) -> str:
         DataError: the page has no place for them.
     """
     try:
-        return put_between(page.read_text(), BEGIN, END, tables(results))
+        return put_between(page.read_text(encoding="utf-8"), BEGIN, END, tables(results))
     except ValueError as error:
         raise DataError(f"{page}: {error}") from error
 

@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,10 +20,10 @@ from pydantic import ValidationError
 
 from paras2s import __version__
 from paras2s.configs.schema.run import RunConfig
-from paras2s.errors import DataError
+from paras2s.errors import DataError, one_line
 from paras2s.run import ORIGIN, PROGRESS, RESOLVED
 from paras2s.statistics.means import CERTAIN_FROM
-from paras2s.studio.folders import Folders
+from paras2s.studio.folders import Folders, FoundRun
 from paras2s.utils.io import read_json, reading
 
 State = Literal["running", "finished", "stopped", "unreadable"]
@@ -214,6 +214,17 @@ def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
         cost_usd=_number(agreement.get("cost_usd")),
         changed_s=changed_s,
     )
+
+
+def listed_state(folders: Folders, run: FoundRun, now_s: float) -> RunSummary:
+    """Return a run's state for a list, which one unreadable file must not take away."""
+    try:
+        return read_state(folders, run.address, now_s)
+    except Exception as error:
+        unknown: dict[str, Any] = {field.name: None for field in fields(RunSummary)}
+        problem = f"cannot be read ({type(error).__name__}: {one_line(error)[:200]})"
+        known = {"address": run.address, "name": run.name, "state": "unreadable", "problems": (problem,)}
+        return RunSummary(**unknown | known | {"steps_done": 0, "changed_s": run.changed_s})
 
 
 def doing_now(progress: dict[str, Any]) -> tuple[str | None, float | None]:

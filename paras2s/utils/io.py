@@ -60,6 +60,11 @@ def cannot_write(path: Path, error: OSError) -> StorageError:
     return StorageError(f"cannot write {path}: {error.strerror or error}; {remedy}")
 
 
+def without_mac_files(paths: Iterable[Path]) -> list[Path]:
+    """Return paths sorted, without the "._" file that macOS puts beside every other on a disk that is not its own."""
+    return sorted(path for path in paths if not path.name.startswith("._"))
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace `path` by `data` in one step.
 

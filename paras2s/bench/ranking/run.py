@@ -26,7 +26,7 @@ from paras2s.reward.judges.audio_judge.ensemble_rules import DEFAULT_ENSEMBLE, E
 from paras2s.reward.judges.audio_judge.judge import AudioJudge, at_rate
 from paras2s.reward.judges.base import MAX_CLIP_S, Pair, Progress, Utterance
 from paras2s.types import Preference, Unscored, to_json
-from paras2s.utils.io import read_jsonl, read_yaml, write_json, write_text
+from paras2s.utils.io import read_jsonl, read_yaml, without_mac_files, write_json, write_text
 from paras2s.utils.progress import progress_bar
 
 # Comparisons whose recordings are encoded, and in memory, at once.
@@ -65,7 +65,8 @@ class RankingOptions:
             raise ConfigError(f"--reference {self.reference}: is not among the systems: {', '.join(self.systems)}")
         if len(self.systems) < 2:
             raise ConfigError(f"--system: give at least one system that meets {self.reference}")
-        paths = sorted(path for path in self.instructions.glob("*") if path.suffix.lower() in SUFFIXES)[: self.limit]
+        clips = (path for path in self.instructions.glob("*") if path.suffix.lower() in SUFFIXES)
+        paths = without_mac_files(clips)[: self.limit]
         if not paths:
             raise ConfigError(f"--instructions {self.instructions}: holds no clip; give a folder of ID.wav")
         if len({path.stem for path in paths}) < len(paths):

@@ -67,7 +67,7 @@ def load_categories(path: Path | None = None) -> dict[str, QueryCategory]:
         ConfigError: missing, not YAML, or not such a file; names the key.
     """
     shipped = resources.files("paras2s.data_gen.curation").joinpath("categories.yaml")
-    values: dict[str, Any] = yaml.safe_load(shipped.read_text())
+    values: dict[str, Any] = yaml.safe_load(shipped.read_text(encoding="utf-8"))
     if path is not None:
         own = read_yaml(path, "not a file of categories")
         if not isinstance(own, dict):

@@ -67,7 +67,7 @@ def read_prompt(name: str, folder: Path | None = None, package: str = "paras2s.r
     own = folder / f"{name}.md" if folder else None
     source = own if own and own.is_file() else resources.files(package).joinpath(f"prompts/{name}.md")
     with reading(source, kind=ConfigError):
-        return source.read_text().strip()
+        return source.read_text(encoding="utf-8").strip()
 
 
 def as_data(name: str, value: Any) -> str:
