@@ -1,4 +1,4 @@
-# Every target sets up .venv by itself; the only prerequisites are Python 3.11+ and make.
+# Every target sets up .venv by itself; the only prerequisites are Python 3.11+, make and a C++ compiler.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -77,7 +77,9 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# pyworld comes as source alone, and its own error is a page of pip's.
 .venv/.offline: pyproject.toml constraints.txt
+	@command -v $(CXX) > /dev/null || command -v c++ > /dev/null || { echo "make: no C++ compiler ($(CXX)), which the package pyworld is built with; install it (Debian: apt install g++, macOS: xcode-select --install) and run make again" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[offline]'
 	touch $@

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import subprocess
 import time
@@ -12,15 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from rich.console import Console
 
 from paras2s import __version__
-from paras2s.configs.schema.base import dump_config, preset_path, shipped_presets
+from paras2s.configs.schema.base import dump_config, expanded, parse_config, preset_path, shipped_presets
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, StorageError
 from paras2s.train.algorithm import check_algorithm
-from paras2s.utils.io import append_jsonl, drop_steps_from, read_json, read_jsonl, write_json, write_text
+from paras2s.utils import tracker
+from paras2s.utils.io import append_jsonl, drop_steps_from, parse_yaml, read_json, read_jsonl, read_text, write_json, write_text
+from paras2s.utils.lock import hold
 from paras2s.utils.machine import describe_machine
 from paras2s.utils.progress import Bar, open_console, progress_bar
 
@@ -47,17 +47,25 @@ MAY_CHANGE = (
 )
 
 
-def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) -> None:
-    """Write a resolved config into its folder, or refuse a folder with another config.
+# The files that a folder held before a command of this process claimed it.
+_before: dict[Path, set[str]] = {}
+
+
+def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = (), wait: bool = False) -> None:
+    """Write a resolved config into its folder, or refuse a folder with another config, or that another process works in.
 
     `may_change`: dotted keys of what does not shape the outcome, such as a budget; a section's is that of all its settings.
+    `wait`: until the other process ends.
 
     Raises:
-        ConfigError: the folder belongs to a run with other settings; names the first of them.
+        ConfigError: the folder belongs to a run with other settings, names the first of them; or another process holds it.
     """
+    hold(folder, wait)
     path = folder / RESOLVED
-    if path.is_file() and path.read_text() != resolved:
-        existing, new = (flatten(yaml.safe_load(text)) for text in (path.read_text(), resolved))
+    if not path.is_file():
+        _before[folder] = set(os.listdir(folder))
+    if path.is_file() and (held := read_text(path)) != resolved:
+        existing, new = (flatten(parse_yaml(text, path)) for text in (held, resolved))
         free = tuple(f"{key}." for key in may_change)
         changed = {key for key in existing.keys() | new.keys() if existing.get(key) != new.get(key)}
         other = sorted(key for key in changed if not f"{key}.".startswith(free))
@@ -67,6 +75,15 @@ def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = ()) 
                 "folder, or delete it"
             )
     write_text(path, resolved)
+
+
+def release_folder(folder: Path) -> None:
+    """Take a claim back that nothing came of, so that the same command with other settings is not refused."""
+    before = _before.pop(folder, None)
+    own = {RESOLVED, ORIGIN, PROGRESS}
+    if before is not None and set(os.listdir(folder)) <= before | own:
+        for name in own - before:
+            (folder / name).unlink(missing_ok=True)
 
 
 def flatten(settings: Any, before: str = "") -> dict[str, Any]:
@@ -142,22 +159,30 @@ class Run:
         """One row a GRPO step."""
         return self.folder / "metrics.jsonl"
 
-    def open(self) -> None:
-        """Write the resolved config, version and machine of the run, or refuse a folder with another config.
+    def open(self, wait: bool = False) -> None:
+        """Write the resolved config, version and machine of the run, or refuse a folder that is another run's.
+
+        `wait`: until another process that works in the folder ends.
 
         Raises:
-            ConfigError: the folder belongs to a run with other settings.
+            ConfigError: the folder belongs to a run with other settings, or another process holds it.
         """
+        tracker.check(self.say)
         # The kept answers are what a refresh of the reward model learns from.
         shaping = () if self.config.distill.refresh_every is None else ("align.keep_rollouts_every",)
-        claim_folder(self.folder, dump_config(self.config), [key for key in MAY_CHANGE if key not in shaping])
+        claim_folder(self.folder, dump_config(self.config), [key for key in MAY_CHANGE if key not in shaping], wait)
         if not (self.folder / ORIGIN).is_file():
             write_json(self.folder / ORIGIN, {"version": __version__, "commit": source_commit(), "machine": describe_machine()})
 
     def say(self, text: str) -> None:
         """Print a line for people."""
         if not self.quiet:
-            self.console.print(text, highlight=False)
+            self.console.print(text, highlight=False, markup=False, emoji=False)
+
+    def headline(self, text: str) -> None:
+        """Print a line for people above those that belong to it."""
+        if not self.quiet:
+            self.console.print(text, style="bold", highlight=False, markup=False, emoji=False)
 
     @contextlib.contextmanager
     def bar(self, name: str, total: int | None = None) -> Iterator[Bar]:
@@ -174,8 +199,12 @@ class Run:
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage; the time is kept for the next run's first line, if the stage ends well."""
         started = time.perf_counter()
-        self.say(f"[bold]{name}[/bold]")
-        yield
+        self.headline(name)
+        try:
+            yield
+        except Exception:
+            release_folder(self.folder)
+            raise
         (self.folder / PROGRESS).unlink(missing_ok=True)
         took_s = time.perf_counter() - started
         if name in self._shareable:
@@ -202,11 +231,9 @@ class Run:
             return None
 
     def log_step(self, row: dict[str, Any]) -> None:
-        """Add one step to metrics.jsonl, and to Weights & Biases where a key is set."""
+        """Add one step to metrics.jsonl, and to Weights & Biases where the environment asks for it."""
         append_jsonl(self.metrics_path, row)
-        if os.environ.get("WANDB_API_KEY"):
-            wandb = _wandb(self.config.name, str(self.folder))
-            wandb.log({key: value for key, value in row.items() if value is not None}, step=row["step"])
+        tracker.log(row, self.config.name, str(self.folder), self.say)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all steps logged."""
@@ -260,17 +287,8 @@ def with_run_dir(config: RunConfig, run_dir: Path | None, seed: int | None) -> R
     """Return the config under another seed, in a run folder of its own, or in another run folder."""
     values: dict[str, Any] = {}
     if seed is not None:
+        parse_config({"seed": seed}, "--seed", RunConfig)
         values = {"seed": seed, "run_dir": config.run_dir.with_name(f"{config.run_dir.name}-seed{seed}")}
     if run_dir is not None:
-        values["run_dir"] = run_dir
+        values["run_dir"] = expanded(run_dir)
     return config.model_copy(update=values)
-
-
-@functools.lru_cache(maxsize=1)
-def _wandb(name: str, folder: str) -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise ConfigError("WANDB_API_KEY is set but wandb is missing: pip install 'paras2s[wandb]', or unset it") from error
-    wandb.init(project="paras2s", name=name, dir=folder, mode="online", resume="allow")
-    return wandb

@@ -19,6 +19,7 @@ MAX_FUNCTION_LINES = 80
 
 # From the top down. A room (a folder or module directly in the package) imports from its own layer and those below.
 LAYERS = (
+    ("__main__",),
     # `api` is what the package exports beside its classes; only its `__init__` imports it.
     ("cli", "api"),
     ("studio",),

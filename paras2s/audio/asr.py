@@ -15,15 +15,16 @@ import functools
 import itertools
 import math
 import re
+import unicodedata
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from paras2s.audio.clip import Clip
-from paras2s.utils.process_pool import native_threads
+from paras2s.errors import AssetError, one_line
 
 RATE_HZ = 16_000
 EMBEDDED, SECOND = "tiny", "base"
@@ -33,6 +34,8 @@ SILENCE_S, WINDOW_STEP_S = 1.0, 1.0
 # The decoder reads states of silence from there up to here: they cost it little, and the encoder nothing.
 MEMORY_S, POSITIONS_PER_S = 10.0, 50
 BATCH = 16
+# Sums of several threads round otherwise, and a clip's words must not depend on the machine's cores.
+THREADS = 1
 # The limit of tokens: a loop must not run on. Speech never has as many, punctuation and timestamps included.
 TOKENS_PER_S, MORE_TOKENS = 6, 8
 # Sound is within this distance of the loudest 20 ms.
@@ -76,19 +79,55 @@ class Transcript:
 
 
 def normalise_words(text: str) -> str:
-    """Return the text in lower case, letters and apostrophes only, the form in which word error rates are counted."""
+    """Return the text in lower case, English letters and apostrophes only."""
     return " ".join(re.sub(r"[^a-z' ]+", " ", text.lower().replace("’", "'")).split())
 
 
+def countable_words(text: str, with_numbers: bool = False) -> str:
+    """Return the words of a text as a word error rate counts them: lower case, Latin letters without their accents, numbers.
+
+    With numbers, "42", "forty-two" and "forty two" are one word, by Whisper's own normaliser of English numbers. Words of
+    other scripts stay as they are, and scripts without spaces between words count by character.
+    """
+    folded = _ACCENTS.sub(r"\1", unicodedata.normalize("NFKD", text.lower().translate(_PLAIN_LETTERS)))
+    folded = unicodedata.normalize("NFC", folded)
+    if with_numbers:
+        folded = _number_normaliser()(_NO_NUMBER.sub(" ", re.sub(r"(?<=\d),(?=\d{3})", "", folded)))
+    kept = (letter if letter == "'" or unicodedata.category(letter)[0] in "LMN" else " " for letter in folded)
+    return " ".join(_UNSPACED.sub(r" \g<0> ", "".join(kept)).split())
+
+
+# Letters that are no letter with an accent.
+_PLAIN_LETTERS = str.maketrans(
+    {"’": "'", "ß": "ss", "æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "ı": "i"}
+)
+_ACCENTS = re.compile("([a-z])[\u0300-\u036f]+")
+_DIGIT = re.compile(r"[0-9]")
+# Punctuation that belongs to no number and to no price.
+_NO_NUMBER = re.compile(r"[-–—,;:!?\"()\[\]…]|\.(?!\d)")
+# Chinese characters, kana, Thai, Lao, Burmese, Khmer.
+_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+
+
+@functools.lru_cache(maxsize=1)
+def _number_normaliser() -> Callable[[str], str]:
+    try:
+        from transformers.models.whisper.english_normalizer import EnglishNumberNormalizer
+    except ImportError as error:
+        raise AssetError("word errors of texts with digits need transformers; run: pip install 'paras2s[offline]'") from error
+    return EnglishNumberNormalizer()
+
+
 def word_error_rate(reference: str, hypothesis: str) -> float:
-    """Compute the word error rate after `normalise_words`.
+    """Compute the word error rate of `countable_words`, with numbers where either text has a digit.
 
     Raises:
         ValueError: the reference holds no word.
     """
     import jiwer
 
-    reference, hypothesis = normalise_words(reference), normalise_words(hypothesis)
+    numbers = _DIGIT.search(reference + hypothesis) is not None
+    reference, hypothesis = (countable_words(text, numbers) for text in (reference, hypothesis))
     if not reference:
         raise ValueError("the reference holds no word")
     return float(jiwer.wer(reference, hypothesis)) if hypothesis else 1.0
@@ -100,7 +139,7 @@ def transcribe(clips: Sequence[Clip], model: str = EMBEDDED, timed: bool = False
     Raises:
         AssetError: the model is not installed.
     """
-    recogniser = _recogniser(native_threads(), model)
+    recogniser = _recogniser(model)
     sounds = [_levelled(clip.at(RATE_HZ).samples) for clip in clips]
     trusted: dict[int, Transcript] = {}
     for places, size_s in batches([len(sound) / RATE_HZ for sound in sounds]):
@@ -213,16 +252,15 @@ def _levelled(samples: np.ndarray) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=2)
-def _recogniser(threads: int, model: str) -> _Recogniser:
+def _recogniser(model: str) -> _Recogniser:
     from faster_whisper import WhisperModel
 
     from paras2s.audio.assets import asset_path
-    from paras2s.errors import AssetError, one_line
 
     source = str(asset_path("whisper_tiny").parent) if model == EMBEDDED else model
     files = _second_files() if model == SECOND else None
     try:
-        return _Recogniser(WhisperModel(source, device="cpu", compute_type="int8", cpu_threads=threads, files=files))
+        return _Recogniser(WhisperModel(source, device="cpu", compute_type="int8", cpu_threads=THREADS, files=files))
     except (ValueError, RuntimeError, OSError) as error:
         raise AssetError(
             f"Whisper model {model!r} cannot be loaded ({one_line(error)[:200]}); give 'tiny', 'base', a folder of a "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 import struct
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 
 from paras2s.errors import AudioError
-from paras2s.utils.io import write_bytes
+from paras2s.utils.io import reading, write_bytes
 
 MIN_DURATION_S = 0.05
 MAX_DURATION_S = 120.0
@@ -180,8 +181,8 @@ def mend_wav(data: bytes) -> bytes:
     return data[:4] + file + data[8 : sizes.offset] + samples + data[sizes.offset + 4 :]
 
 
-def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float) -> str | io.BytesIO:
-    """Return the path or the bytes that libsndfile is given, with the header of a WAV fixed if necessary.
+def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float) -> bytes | io.BytesIO:
+    """Return the path, encoded, or the bytes that libsndfile is given, with the header of a WAV fixed if necessary.
 
     Raises:
         AudioError: no such file, no file, or a WAV that is cut off.
@@ -190,23 +191,21 @@ def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float
         sizes = _wav_sizes(io.BytesIO(source), len(source))
     else:
         path = Path(source)
-        if not path.is_file():
-            kind = "a folder" if path.is_dir() else "not a regular file" if path.exists() else None
+        # Of `os.path`, since a path's own methods raise for a name that no file can have: a NUL in it, or too long.
+        if not os.path.isfile(path):
+            kind = "a folder" if os.path.isdir(path) else "not a regular file" if os.path.exists(path) else None
             raise AudioError(f"{name}: {kind}; give an audio file" if kind else f"{name}: no such file; check the path")
-        try:
-            with path.open("rb") as file:
-                sizes = _wav_sizes(file, path.stat().st_size)
-        except OSError as error:
-            raise AudioError(f"{name}: cannot be read ({error.strerror or error})") from error
+        with reading(name, kind=AudioError), path.open("rb") as file:
+            sizes = _wav_sizes(file, path.stat().st_size)
     if sizes is None or not sizes.bytes_per_s:
-        return io.BytesIO(source) if isinstance(source, bytes) else str(source)
+        return io.BytesIO(source) if isinstance(source, bytes) else os.fsencode(source)
     if sizes.is_unknown and sizes.actual / sizes.bytes_per_s > max_duration_s:
         raise _too_long(name, sizes.actual / sizes.bytes_per_s, max_duration_s)
     if not sizes.is_unknown:
         _refuse_cut(name, sizes.stated / sizes.bytes_per_s, sizes.actual / sizes.bytes_per_s)
     if isinstance(source, bytes):
         return io.BytesIO(mend_wav(source))
-    return io.BytesIO(mend_wav(path.read_bytes())) if sizes.is_unknown else str(source)
+    return io.BytesIO(mend_wav(path.read_bytes())) if sizes.is_unknown else os.fsencode(path)
 
 
 def _refuse_cut(name: str, stated_s: float, actual_s: float) -> None:
@@ -231,24 +230,25 @@ def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max
 
     name = "clip of bytes" if isinstance(source, bytes) else str(source)
     handle = _checked_source(source, name, max_duration_s)
-    try:
-        with soundfile.SoundFile(handle) as file:
-            rate_hz, stated = file.samplerate, file.frames
-            if rate_hz > 0 and (lacking := LACKING.search(file.extra_info)) is not None:
-                expected, decoded = int(lacking[1]), int(lacking[2])
-                if 0 < decoded < expected < UNKNOWN_SIZE:
-                    _refuse_cut(name, stated / rate_hz * expected / decoded, stated / rate_hz)
-            # Hours of audio, and many channels, are refused by their header, before any of it is in memory.
-            if rate_hz > 0 and stated / rate_hz > max_duration_s:
-                raise _too_long(name, stated / rate_hz, max_duration_s)
-            if stated * file.channels > MAX_SAMPLES:
-                raise AudioError(
-                    f"{name}: {file.channels} channels of {stated / rate_hz:.0f} s at {rate_hz} Hz are too much to decode; "
-                    "give one or two channels at up to 48 kHz"
-                )
-            samples = file.read(dtype="float32", always_2d=True)
-    except (soundfile.LibsndfileError, EOFError) as error:
-        raise AudioError(f"{name}: cannot be decoded as audio ({error}); give WAV, FLAC, OGG or MP3") from error
+    with (
+        reading(name, "cannot be decoded as audio", "; give WAV, FLAC, OGG or MP3", AudioError),
+        soundfile.SoundFile(handle) as file,
+    ):
+        rate_hz, stated = file.samplerate, file.frames
+        if rate_hz > 0 and (lacking := LACKING.search(file.extra_info)) is not None:
+            expected, decoded = int(lacking[1]), int(lacking[2])
+            if 0 < decoded < expected < UNKNOWN_SIZE:
+                _refuse_cut(name, stated / rate_hz * expected / decoded, stated / rate_hz)
+        # Hours of audio, and many channels, are refused by their header, before any of it is in memory.
+        if rate_hz > 0 and stated / rate_hz > max_duration_s:
+            raise _too_long(name, stated / rate_hz, max_duration_s)
+        if stated * file.channels > MAX_SAMPLES:
+            raise AudioError(
+                f"{name}: {file.channels} channels of {stated / rate_hz:.0f} s at {rate_hz} Hz are too much to decode; "
+                "give one or two channels at up to 48 kHz"
+            )
+        # All at once is no option for telephone formats (GSM, G.721) and XI, which cannot be searched.
+        samples = file.read(-1 if file.seekable() else stated, dtype="float32", always_2d=True)
     if rate_hz <= 0:
         raise AudioError(f"{name}: the header gives a sample rate of {rate_hz}")
     _refuse_cut(name, stated / rate_hz, len(samples) / rate_hz)
@@ -291,8 +291,6 @@ def read_written_clip(path: Path) -> Clip:
     """
     import soundfile
 
-    try:
-        samples, rate_hz = soundfile.read(path, dtype="float32")
-    except (soundfile.LibsndfileError, EOFError) as error:
-        raise AudioError(f"{path}: cannot be read ({error}); delete it and run again") from error
+    with reading(path, "cannot be read", "; delete it and run again", AudioError):
+        samples, rate_hz = soundfile.read(os.fsencode(path), dtype="float32")
     return Clip(samples, int(rate_hz))

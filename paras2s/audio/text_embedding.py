@@ -68,7 +68,7 @@ class WordPieces:
     @classmethod
     def most_frequent(cls, count: int) -> WordPieces:
         """Take letters, then the most frequent pieces: the sentence model's vocabulary is sorted by frequency."""
-        vocabulary = Path(asset_path("sentence_model").parent, "vocab.txt").read_text().split("\n")
+        vocabulary = Path(asset_path("sentence_model").parent, "vocab.txt").read_text(encoding="utf-8").split("\n")
         letters = ["'", "##'", *string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]
         seen = set(letters)
         words = [w for w in vocabulary[1996:] if w.removeprefix("##").isascii() and w.removeprefix("##").isalpha()]

@@ -72,7 +72,7 @@ def _on_ray(
     """Yield chunks as a cluster has measured them; two for each place are pending, and no more."""
     import ray
 
-    from paras2s.rollout.workers import start_ray
+    from paras2s.rollout.local_ray import start_ray
 
     start_ray(address)
     remote: Any = ray.remote(num_cpus=2)(lambda chunk: work(chunk))

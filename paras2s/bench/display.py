@@ -89,7 +89,7 @@ def _in_lines(reason: str) -> str:
     """Return a reason for people to read: a JSON object, as of a judge that reasons by dimension, as a line for each key."""
     try:
         keyed = json.loads(reason)
-    except ValueError:
+    except (ValueError, RecursionError):
         return reason.strip()
     if not isinstance(keyed, dict) or not keyed:
         return reason.strip()
@@ -104,20 +104,20 @@ def show_verdict(
 ) -> None:
     """Show the labels or the score, the reason, the judge and the cost; `names` are those of the clips 1 and 2."""
     if isinstance(verdict, Unscored):
-        console.print(f"[bold red]unscored[/bold red]: {escape(verdict.reason)}", highlight=False)
+        console.print(f"[bold red]unscored[/bold red]: {escape(verdict.reason)}", highlight=False, markup=True)
         if verdict.reply:
             console.print("the judge's reply:", verdict.reply, highlight=False, markup=False)
         return
     if isinstance(verdict, PairVerdict):
         labels = ", ".join(f"{name} [bold]{label}[/bold]" for name, label in verdict.labels.items())
-        console.print(f"{labels}; overall [bold]{overall}[/bold]", highlight=False)
+        console.print(f"{labels}; overall [bold]{overall}[/bold]", highlight=False, markup=True)
         if verdict.consistent is not None:
             console.print("both orders agree" if verdict.consistent else "the two orders do not agree", highlight=False)
     else:
         votes = len(verdict.votes)
         voted = f", the mean of {votes} votes" if votes > 1 else ", of 1 vote" if votes else " of 5"
         spread = "" if verdict.spread is None else f", spread {verdict.spread:.2f}"
-        console.print(f"score [bold]{verdict.score:.3g}[/bold]{voted}{spread}", highlight=False)
+        console.print(f"score [bold]{verdict.score:.3g}[/bold]{voted}{spread}", highlight=False, markup=True)
     orders = 2 if isinstance(verdict, PairVerdict) and verdict.consistent is not None else 1
     _show_reasons(console, verdict, orders, names)
     _show_judge(console, verdict)
@@ -128,14 +128,14 @@ def show_preference(console: Console, task: str, preference: Preference | Unscor
     if isinstance(preference, Unscored):
         show_verdict(console, preference)
         return
-    line = f"{task}: [bold]{escape(preference.label)}[/bold]"
+    line = f"{escape(task)}: [bold]{escape(preference.label)}[/bold]"
     if names is not None and preference.label in ("1", "2"):
         line += f" ({escape(names[int(preference.label) - 1])})"
     if preference.consistent is not None:
         line += f"; judged in both orders, {'which agree' if preference.consistent else 'which do not agree'}"
     if preference.spread is not None and len(preference.votes) > len(preference.order_labels):
         line += f"; {len(preference.votes)} votes, {preference.points:.2f} for the first, spread {preference.spread:.2f}"
-    console.print(line, highlight=False)
+    console.print(line, highlight=False, markup=True)
     _show_reasons(console, preference, len(preference.order_labels), names)
     _show_judge(console, preference)
 

@@ -11,11 +11,10 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from paras2s.clients.chat import Request, prompts_of
-from paras2s.errors import StorageError
 from paras2s.reward.fusion import FusionRule
 from paras2s.reward.judges.audio_judge.ensemble_rules import EnsembleRule
 from paras2s.types import Dimension, Label, PairLabel, Unscored
-from paras2s.utils.io import append_jsonl
+from paras2s.utils.io import append_jsonl, cannot_write
 
 VERDICTS = "verdicts.jsonl"
 
@@ -86,7 +85,7 @@ def keep_verdict(folder: Path, kind: str, outcome: Mapping[str, Any], made_from:
             if not copy.is_file():
                 copy.write_bytes(data)
         except OSError as error:
-            raise StorageError(f"cannot write {folder}: {error.strerror or error}; free disk space and run again") from error
+            raise cannot_write(folder, error) from error
         kept[name] = f"clips/{copy.name}"
     row = {"kind": kind, **outcome, "files": {name: str(path) for name, path in clips.items()}}
     append_jsonl(folder / VERDICTS, {**row, "made_from": made_from.model_copy(update={"clips": kept}).to_json()})

@@ -20,6 +20,7 @@ from paras2s.errors import AudioError, ConfigError
 from paras2s.policy.registry import is_checkpoint
 from paras2s.policy.types import SampleRequest
 from paras2s.types import Query
+from paras2s.utils.io import without_mac_files
 from paras2s.utils.seeds import FirstStep
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def fingerprint(spec: str, curation: Path | None = None) -> list[Any]:
         return [load_audio_chat(path).model_dump(include={"base_url", "model", "voice", "system", "temperature"})]
     if not path.is_dir():
         raise ConfigError(f"--system: {spec!r} is no folder and no YAML of an endpoint")
-    files = sorted(clip for clip in path.iterdir() if clip.is_file())
+    files = without_mac_files(clip for clip in path.iterdir() if clip.is_file())
     return [[clip.name, clip.stat().st_size, clip.stat().st_mtime_ns] for clip in files]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paras2s.cli.options import Json, parse_overrides, print_json
-from paras2s.cli.run_options import Config, RunDir, Seed, Set
+from paras2s.cli.run_options import Config, RunDir, Seed, Set, Wait
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +30,7 @@ def align(
     cluster: Annotated[
         str | None, typer.Option(help="Cluster for --meta (name or YAML). Default: local GPUs, else h100x8.")
     ] = None,
+    wait: Wait = False,
     as_json: Json = False,
 ) -> None:
     """Train the SFT policy toward its better answers by GRPO."""
@@ -54,8 +55,9 @@ def align(
     from paras2s.data_gen.dataset import load_dataset
     from paras2s.pipeline.align import run_align
 
-    run.open()
-    run_align(run, load_dataset(run.data_dir), resume)
+    dataset = load_dataset(run.data_dir)
+    run.open(wait)
+    run_align(run, dataset, resume)
 
 
 def _show(console: Console, report: DryRun) -> None:
@@ -84,4 +86,4 @@ def _show(console: Console, report: DryRun) -> None:
     head = ("devices", "workers", "peak GiB", "")
     Table(head, [*devices, *hosts], f"devices: {report.devices_of}").show(console)
     for problem in report.problems:
-        console.print(f"[red]does not fit[/red]: {problem}", highlight=False)
+        console.print(f"does not fit: {problem}", style="red", highlight=False, markup=False)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import multiprocessing
 import os
+import signal
 import sys
+import tempfile
+import traceback
 from typing import Annotated
 
 import typer
@@ -39,7 +44,7 @@ from paras2s.cli.studio import studio
 from paras2s.cli.study import study_app
 from paras2s.cli.unisrm import unisrm_app
 from paras2s.cli.warmup import warmup
-from paras2s.errors import ParaS2SError
+from paras2s.errors import ParaS2SError, one_line
 
 app = typer.Typer(
     name="paras2s",
@@ -117,13 +122,56 @@ def _root(
     warnings.filterwarnings("ignore")
 
 
+STOPPED = "paras2s: stopped; the same command continues where this one ended"
+INTERRUPTED, TERMINATED = 130, 143
+
+
 def main() -> None:
-    """Run the command line."""
+    """Run the command line: every error is one line, and exit code 1 is kept for "done, but something is unscored"."""
+    for stream in (sys.stdout, sys.stderr):
+        # File names and transcripts need not be text of the terminal's encoding.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
     try:
         app()
     except ParaS2SError as error:
-        typer.echo(f"paras2s: {error}", err=True)
+        typer.echo(f"paras2s: {one_line(error)}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.echo("paras2s: stopped; the same command continues where this one ended", err=True)
-        sys.exit(130)
+        typer.echo(STOPPED, err=True)
+        sys.exit(INTERRUPTED)
+    except SystemExit as end:
+        # typer turns Ctrl-C into its exit code.
+        if end.code in (INTERRUPTED, TERMINATED):
+            typer.echo(STOPPED, err=True)
+        raise
+    except Exception as error:
+        typer.echo(f"paras2s: unexpected {type(error).__name__}: {one_line(error)[:300]}; {_keep_traceback()}", err=True)
+        sys.exit(2)
+
+
+def _stop(number: int, _: object) -> None:
+    """End by an exception, so that files are closed; worker processes end first, since closing a pool waits for them."""
+    for child in multiprocessing.active_children():
+        child.terminate()
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(TERMINATED)
+
+
+def _keep_traceback() -> str:
+    """Write the traceback of the present error to a file; return where it is."""
+    try:
+        handle, path = tempfile.mkstemp(prefix="paras2s-traceback-", suffix=".txt")
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"paras2s {__version__}: {sys.argv[1:2]}\n{traceback.format_exc()}")
+    except OSError:
+        traceback.print_exc()
+        return "its traceback is above"
+    return f"its traceback is in {path}"
+
+
+if __name__ == "__main__":
+    main()

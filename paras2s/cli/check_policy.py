@@ -42,6 +42,8 @@ def check_policy(
     from dataclasses import asdict, replace
     from itertools import chain
 
+    from rich.markup import escape
+
     from paras2s.audio.clip import read_clip
     from paras2s.cli.options import print_json
     from paras2s.policy.contract import check_policy as run_checks
@@ -65,7 +67,7 @@ def check_policy(
         findings.append(finding)
         mark = {True: "[green]ok[/]", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}[finding.ok]
         if not as_json:
-            console.print(f"{mark} {finding.name}: {finding.detail}", highlight=False)
+            console.print(f"{mark} {escape(f'{finding.name}: {finding.detail}')}", highlight=False, markup=True)
     failed = sum(finding.ok is False for finding in findings)
     if not as_json and (first := next((finding for finding in findings if finding.ok is False), None)) is not None:
         console.print(f"{failed} of {len(findings)} failed; first failure: {first.name}", highlight=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from paras2s.cli.options import Json, parse_overrides, print_json
-from paras2s.cli.run_options import RunDir, Seed, Set
+from paras2s.cli.run_options import RunDir, Seed, Set, Wait
 from paras2s.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def data(
     ray_address: Annotated[
         str | None, typer.Option(help="Address of a running Ray cluster. Default: start Ray on this machine.")
     ] = None,
+    wait: Wait = False,
     as_json: Json = False,
 ) -> None:
     """Make queries and demonstrations: from the shipped scripts for a run, or at scale with an LLM and a TTS (curation)."""
@@ -55,10 +56,11 @@ def data(
         dry_run,
         [limit, check, ray or None, ray_address],
         as_json,
+        wait,
     )
 
 
-def run_scripts(run: Any, report: bool, dry_run: bool, curation_options: list[Any], as_json: bool) -> None:
+def run_scripts(run: Any, report: bool, dry_run: bool, curation_options: list[Any], as_json: bool, wait: bool) -> None:
     """Build, report or dry-run the dataset of a run."""
     from paras2s.configs.schema.base import dump_config
     from paras2s.data_gen.curation.report import read_funnel
@@ -74,7 +76,7 @@ def run_scripts(run: Any, report: bool, dry_run: bool, curation_options: list[An
         funnel = read_funnel(run.data_dir)
         print_json(funnel_json(funnel)) if as_json else show_funnel(run.console, funnel)
         return
-    run.open()
+    run.open(wait)
     dataset = run_data(run)
     if as_json:
         counts = {"queries": len(dataset.queries), "candidates": len(dataset.candidates)}

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from paras2s.cli.options import Json, parse_overrides, print_json
-from paras2s.cli.run_options import RunDir, Seed, Set
+from paras2s.cli.run_options import RunDir, Seed, Set, Wait
 from paras2s.cli.studio import check_installed
 
 
@@ -18,6 +18,7 @@ def demo(
     run_dir: RunDir = None,
     set_: Set = None,
     resume: Annotated[bool, typer.Option(help="Continue a stopped run; finished stages are kept either way.")] = True,
+    wait: Wait = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the planned stages and the config; run nothing.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -34,7 +35,7 @@ def demo(
     check_installed()
     from paras2s.studio.export.one_file import export_report
 
-    summary = run_demo(run, resume)
+    summary = run_demo(run, resume, wait)
     page = run.folder / "report.html"
     export_report([run.folder], page, [])
     run.say(f"Look and listen: {page}")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from paras2s.cli.options import Json, parse_overrides, print_json
-from paras2s.cli.run_options import Config, RunDir, Seed, Set
+from paras2s.cli.run_options import Config, RunDir, Seed, Set, Wait
 
 
 def distill(
@@ -17,6 +17,7 @@ def distill(
     seed: Seed = None,
     run_dir: RunDir = None,
     export: Annotated[Path | None, typer.Option(help="Folder for the distilled Omni model, merged, for vLLM.")] = None,
+    wait: Wait = False,
     as_json: Json = False,
 ) -> None:
     """Let a judge score the SFT policy's own answers, and train the reward model on the scores."""
@@ -27,8 +28,9 @@ def distill(
     from paras2s.utils.io import read_json
 
     run = open_run(config, parse_overrides(set_), seed, run_dir, as_json)
-    run.open()
-    run_distill(run, load_dataset(run.data_dir))
+    dataset = load_dataset(run.data_dir)
+    run.open(wait)
+    run_distill(run, dataset)
     if export is not None:
         export_omni(run, export)
     if as_json:

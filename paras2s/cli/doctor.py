@@ -55,14 +55,13 @@ def _examine_llm(url: str, model: str | None, as_json: bool) -> None:
 
 def show(report: dict[str, Any]) -> None:
     """Print the report as a table."""
-    from rich.console import Console
-
+    from paras2s.utils.progress import open_console
     from paras2s.utils.tables import Styled, Table
 
     rows = []
     for part in report["parts"]:
         colour = "green" if part["ok"] else "red" if part["needed"] else "yellow"
         rows.append((part["part"], Styled(part["is"], colour), part["switches_off"]))
-    console = Console()
+    console = open_console()
     console.print(", ".join(f"{key} {value}" for key, value in report["machine"].items()))
     Table(("part", "state", "needed for"), rows).show(console)

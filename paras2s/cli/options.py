@@ -93,16 +93,11 @@ def parse_overrides(items: list[str] | None) -> dict[str, Any]:
     Raises:
         ConfigError: no equals sign, or not YAML.
     """
-    import yaml
-
-    from paras2s.errors import ConfigError, one_line
+    from paras2s.utils.io import parse_yaml
 
     overrides: dict[str, Any] = {}
     for key, value in parse_pairs(items, "--set").items():
-        try:
-            overrides[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {key}={value}: not valid YAML ({one_line(error)})") from error
+        overrides[key] = parse_yaml(value, f"--set {key}={value}")
     return overrides
 
 

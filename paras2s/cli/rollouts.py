@@ -32,8 +32,7 @@ def rollouts(
     if as_json:
         print_json(rows)
         return
-    from rich.console import Console
-
+    from paras2s.utils.progress import open_console
     from paras2s.utils.tables import Table, number_text
 
     head = ("step", "groups", "mean reward", "widest spread", "without spread", "unscored")
@@ -41,4 +40,4 @@ def rollouts(
         (row["step"], row["groups"], *map(number_text, (row["mean"], row["widest"])), row["flat"], row["unscored"])
         for row in rows
     ]
-    Table(head, cells).show(Console())
+    Table(head, cells).show(open_console())

@@ -70,7 +70,7 @@ def check_installed() -> None:
         ConfigError: one is missing.
     """
     try:
-        import paras2s.studio.app
+        import paras2s.studio.app  # noqa: F401
         import paras2s.studio.serve  # noqa: F401
     except ImportError as error:
         raise ConfigError(

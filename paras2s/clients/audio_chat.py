@@ -15,7 +15,7 @@ from typing import Any
 from paras2s.audio.clip import MAX_DURATION_S, Clip, encode_clip, read_clip
 from paras2s.clients.endpoint import EndpointClient, Price, Session, run_calls
 from paras2s.configs.schema.endpoints import AudioChatConfig
-from paras2s.errors import AudioError, BudgetError, ConfigError, JudgeError
+from paras2s.errors import AudioError, BudgetError, ConfigError, JudgeError, StorageError
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_bytes, write_json
 
@@ -71,7 +71,7 @@ class AudioChat:
             BudgetError: the budget ended; earlier replies stay cached.
         """
         replies: dict[int, SpokenReply] = {}
-        stopped: list[BudgetError] = []
+        stopped: list[BudgetError | StorageError] = []
 
         async def work(session: Session, index: int) -> None:
             try:
@@ -80,6 +80,9 @@ class AudioChat:
                 stopped.append(error)
             except (JudgeError, AudioError) as error:
                 replies[index] = SpokenReply(failed=str(error))
+            except StorageError as error:
+                self._endpoint.stop(f"no more calls are made: {error}")
+                stopped.append(error)
             if on_progress:
                 on_progress(len(replies), len(requests))
 

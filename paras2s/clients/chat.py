@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +18,7 @@ from urllib.parse import urlparse
 
 from paras2s.clients.endpoint import LIMIT_FIELDS, BodyError, CallError, EndpointClient, PaidError, Price, Session, run_calls
 from paras2s.configs.schema.endpoints import LimitField, LLMConfig
-from paras2s.errors import BudgetError, JudgeError, one_line
+from paras2s.errors import BudgetError, JudgeError, StorageError, one_line
 from paras2s.utils.cache import JsonCache, key_of
 from paras2s.utils.text import well_formed
 
@@ -26,6 +27,9 @@ from paras2s.utils.text import well_formed
 # Most words of eight letters are one token.
 PIECE = re.compile(r"[^\W\d_]{1,8}|\d{1,3}|_+|[^\w\s]|\n+| {2,}")
 CACHE_VERSION = 1
+# No model reads or writes so many.
+MOST_TOKENS = 10**8
+log = logging.getLogger(__name__)
 # The most that OpenAI and vLLM give of a position; below the least is "never" as some servers write it.
 MOST_LOGPROBS, LEAST_LOGPROB = 20, -700.0
 # Parts of a reply that are no part of its text.
@@ -192,6 +196,7 @@ class LLMClient:
         self.price = self.endpoint.price
         self.calls = 0
         self._structured = config.structured == "auto"
+        self._warned_of_model = False
         # OpenAI's newer models refuse max_tokens; many servers do not know max_completion_tokens and would be without a limit.
         host = urlparse(config.base_url).hostname or ""
         newer = host.endswith(("openai.com", "azure.com"))
@@ -249,9 +254,13 @@ class LLMClient:
             nonlocal done
             try:
                 reply = await self._complete(session, requests[index])
+                results[index] = reply
+                self._compare_model(reply.model)
                 if self.cache and usable(reply):
                     self.cache.put_many({keys[index]: asdict(reply)})
-                results[index] = reply
+            except StorageError as error:
+                # This reply is in memory; more would be paid for and lost.
+                self.endpoint.stop(f"no more calls are made: {error}")
             except (JudgeError, BudgetError) as error:
                 results[index] = error
             done += 1
@@ -266,6 +275,14 @@ class LLMClient:
                 twin = results[first[keys[index]]]
                 results[index] = replace(twin, cached=True) if isinstance(twin, Reply) else twin
         return [result for result in results if result is not None]
+
+    def _compare_model(self, answered: str) -> None:
+        """Warn once where another model answered than the one that is configured."""
+        requested = self.config.model
+        named = [name.rpartition("/")[2].lower() for name in (answered, requested)]
+        if all(named) and named[0] not in named[1] and named[1] not in named[0] and not self._warned_of_model:
+            self._warned_of_model = True
+            log.warning("%s: the endpoint says that %s answered; verdicts name both", requested, answered[:80])
 
     async def _complete(self, session: Session, request: Request) -> Reply:
         """Make one call with its attempts.
@@ -372,7 +389,8 @@ class LLMClient:
             self.calls += 1
             # As bytes: the client's own models of requests and replies take 2 ms of the processor a call.
             data: bytes = await session.client.post(path, cast_to=bytes, body=body)
-            completion = json.loads(data)
+            # "Infinity" is no JSON; a count of tokens that is infinite is one that is missing.
+            completion = json.loads(data, parse_constant=lambda _: None)
             _refuse_error(completion)
             tokens = _read_usage(completion.get("usage"), audio_tokens(request, self.price))
             spent.append(tokens)
@@ -421,9 +439,9 @@ def _read_usage(usage: Any, audio_tokens: int) -> Tokens:
         prompt, reply = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
         total = int(usage.get("total_tokens") or 0)
         audio = int((usage.get("prompt_tokens_details") or {}).get("audio_tokens") or 0)
-    except (ValueError, TypeError, LookupError, AttributeError):
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
         return Tokens()
-    if min(prompt, reply, audio) < 0 or audio > prompt:
+    if min(prompt, reply, audio) < 0 or audio > prompt or max(prompt, reply, total) > MOST_TOKENS:
         return Tokens()
     # Where a model's thoughts are not among the tokens of its reply, they are in the total.
     reply = max(reply, total - prompt)

@@ -25,18 +25,20 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlparse
 
-import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from paras2s.configs.schema.endpoints import EndpointConfig, LimitField
-from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError, one_line
+from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError, ParaS2SError, one_line
 from paras2s.utils.addresses import is_loopback, is_private
+from paras2s.utils.io import read_yaml, reading
 
 log = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0
 # A server that asks for more than this is out of service, and a command that slept so long would seem hung.
 LONGEST_RETRY_AFTER_S = 600.0
 BUDGET_POLL_S = 0.02
+# Ten minutes of speech in base64 are 40 MB.
+LARGEST_BODY_BYTES = 64 * 2**20
 # No key, no credit, no right, no such model: every other call will fail as well.
 ENDPOINT_STATUS = frozenset({401, 402, 403, 404, 405})
 # Calls that start together end together, turn after turn, and then wait for each other on one core.
@@ -91,10 +93,8 @@ def load_prices(path: Path | None = None) -> Prices:
         ConfigError: missing, or not a price table.
     """
     source = path or resources.files("paras2s.clients").joinpath("prices.yaml")
-    try:
-        return Prices.model_validate(yaml.safe_load(source.read_text()))
-    except (OSError, UnicodeDecodeError, ValidationError, yaml.YAMLError) as error:
-        raise ConfigError(f"{source}: not a price table ({one_line(error)})") from error
+    with reading(source, "not a price table", kind=ConfigError):
+        return Prices.model_validate(read_yaml(source))
 
 
 def wait_s(attempt: int, retry_after_s: float | None, backoff_s: float, draw: float) -> float:
@@ -115,7 +115,8 @@ def retry_after_s(headers: Any, now_s: float) -> float | None:
         pass
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now_s)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, IndexError):
+        # A date that is none, or beyond the calendar.
         return None
 
 
@@ -262,6 +263,10 @@ class Failures:
         if not self._stopped and self._count >= most:
             self._stopped = f"{self._count} calls in a row failed alike, so that no more are made: {error}"
 
+    def stop(self, why: str) -> None:
+        """Make no more calls."""
+        self._stopped = self._stopped or why
+
     def check(self) -> None:
         """Refuse another attempt after too many.
 
@@ -270,6 +275,26 @@ class Failures:
         """
         if self._stopped:
             raise EndpointError(self._stopped)
+
+
+class LargeBodyError(Exception):
+    """A body beyond reason, which a broken or hostile server sends without end."""
+
+
+async def read_body(response: Any) -> None:
+    """Read a reply's body up to a limit, as it is unpacked.
+
+    Raises:
+        LargeBodyError: it is larger.
+    """
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        if size > LARGEST_BODY_BYTES:
+            raise LargeBodyError(f"a body of more than {LARGEST_BODY_BYTES >> 20} MiB")
+        parts.append(part)
+    # The name under which `aread` keeps what it has read.
+    response._content = b"".join(parts)
 
 
 class Session:
@@ -294,6 +319,7 @@ class Session:
                 limits=httpx2.Limits(max_connections=config.concurrency),
                 # No proxy reaches a server of this machine.
                 trust_env=not is_loopback(config.base_url),
+                event_hooks={"response": [read_body]},
             ),
         )
         self._slots, self._one_slot = asyncio.Semaphore(config.concurrency), asyncio.Semaphore(1)
@@ -345,13 +371,17 @@ class Session:
                     cost_usd=None,
                     kind=TIMEOUT,
                 ) from error
-            except (openai.APIError, ValueError, TypeError, AttributeError, LookupError) as error:
-                # A cut connection, or a body of the wrong form.
+            except ParaS2SError:
+                raise
+            except Exception as error:
+                # A cut connection, a broken chunk, a body of the wrong form or nested too deeply: the other calls go on.
                 if (problem := self._no_connection(error)) is not None:
                     raise problem from error
                 message, kind = self.without_key(one_line(error)), type(error).__name__
                 cost_usd = error.cost_usd if isinstance(error, PaidError) else None
                 broken = "the connection broke off: " if isinstance(error, openai.APIConnectionError) else ""
+                if isinstance(too_large := error.__cause__, LargeBodyError):
+                    kind, broken, message = type(too_large).__name__, "", one_line(too_large)
                 raise CallError(f"{self._where}: {broken}{kind}: {message}", True, cost_usd=cost_usd, kind=kind) from error
 
     def _refused(self, status: int | None, message: str, after_s: float | None) -> CallError:
@@ -434,6 +464,10 @@ class EndpointClient:
             raise ConfigError(
                 f"{section}.budget_usd: no price is known for {config.model}; add it to a table and give it as {section}.prices"
             )
+
+    def stop(self, why: str) -> None:
+        """Make no more calls: those that are left end with an EndpointError that says why."""
+        self._failures.stop(why)
 
     def require_key(self) -> None:
         """Refuse to call an endpoint elsewhere without a key.

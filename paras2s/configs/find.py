@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from paras2s.errors import ConfigError
+from paras2s.utils.io import read_yaml
 
 
 def which_config(config: Path) -> tuple[Path, bool]:
@@ -13,18 +15,13 @@ def which_config(config: Path) -> tuple[Path, bool]:
     Raises:
         ConfigError: no such preset.
     """
-    import yaml
-
     from paras2s.configs.schema.base import preset_path, shipped_presets
 
     if (config / "config.resolved.yaml").is_file() and str(config) not in shipped_presets():
         return config, False
     if config.suffix in (".yaml", ".yml"):
-        try:
-            values = yaml.safe_load(config.read_text()) if config.is_file() else None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError):
-            # Loading it reports the error.
-            values = None
+        # Where there is no file, loading it says so.
+        values = read_yaml(config) if os.path.isfile(config) else None
         return config, isinstance(values, dict) and values.get("kind") == "curation"
     try:
         return preset_path(str(config)), False

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from paras2s.audio.clip import Clip, read_clip
-from paras2s.errors import DataError, one_line
+from paras2s.errors import DataError
 from paras2s.policy.embedded.codec2 import Codec
 from paras2s.policy.embedded.frontend import ClipFeatures, stored_features
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Query, Role, as_row
-from paras2s.utils.io import path_inside, read_json, write_bytes, write_json
+from paras2s.utils.io import path_inside, read_json, reading, write_bytes, write_json
 
 Row = TypeVar("Row", Query, Demonstration, Candidate)
 # Raised whenever a column of a table is added, dropped or means something else. Version 2 had `heard` for `transcript`.
@@ -77,7 +78,7 @@ def inside(folder: Path, relative: str) -> Path:
     path = path_inside(folder, relative)
     if path is None:
         raise DataError(f"{folder}: the manifest names {relative!r}, which leaves the data folder; fix the manifest")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError(f"{path}: named in the manifest but missing; run `paras2s data` again to restore it")
     return path
 
@@ -152,16 +153,13 @@ class TableWriter:
 
 
 def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not path.is_file():
         raise DataError(f"{path}: no such table; run `paras2s data` first")
-    try:
+    with reading(path, "not a parquet table", "; run `paras2s data` again"):
         table = pq.read_table(path)
         rows = table.to_pylist()
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a parquet table ({one_line(error)}); run `paras2s data` again") from error
     version = _version_of(table)
     if version != TABLE_VERSION:
         raise DataError(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paras2s.errors import DataError
-from paras2s.utils.io import read_text
+from paras2s.utils.io import read_text, without_mac_files
 
 TEXT_SUFFIX = ".normalized.txt"
 
@@ -27,7 +27,7 @@ def read_corpus(root: Path) -> dict[str, list[SpokenText]]:
         DataError: no clip in such a layout, or one without its words; names the file.
     """
     readers: dict[str, list[SpokenText]] = {}
-    for clip in sorted(root.rglob("*.wav")):
+    for clip in without_mac_files(root.rglob("*.wav")):
         text = clip.with_name(clip.name.removesuffix(".wav") + TEXT_SUFFIX)
         words = read_text(text).strip()
         if not words:

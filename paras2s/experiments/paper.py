@@ -85,7 +85,7 @@ def _kept_section(page: Path, title: str) -> str | None:
     """Return a figure's section in the page as it is, so that a page written where its rows are gone does not lose it."""
     if not page.is_file():
         return None
-    for part in page.read_text().split("\n## ")[1:]:
+    for part in page.read_text(encoding="utf-8").split("\n## ")[1:]:
         if part.startswith(f"{title}\n") and "Not run yet" not in part:
             return f"## {part.rstrip()}\n"
     return None

@@ -60,7 +60,7 @@ def run_seeds(preset: str, seeds: Sequence[int], folder: Path, console: Console,
     """
     for number, seed in enumerate(seeds, 1):
         run = Run(seed_config(preset, seed, folder), console, quiet)
-        run.say(f"[bold]seed {seed}, {number} of {len(seeds)}[/bold]")
+        run.headline(f"seed {seed}, {number} of {len(seeds)}")
         (run.folder / FAILED).unlink(missing_ok=True)
         try:
             copy_finished_stages(run, shared_folder(folder))
@@ -68,7 +68,7 @@ def run_seeds(preset: str, seeds: Sequence[int], folder: Path, console: Console,
         except ParaS2SError as error:
             # The other seeds are to be run all the same, and this one is to be seen.
             write_json(run.folder / FAILED, {"reason": f"{type(error).__name__}: {error}"})
-            run.say(f"[red]seed {seed} failed[/red]: {error}")
+            run.say(f"seed {seed} failed: {error}")
         offer_finished_stages(run, shared_folder(folder))
 
 
@@ -173,7 +173,7 @@ def rendered(results: Mapping[str, Any], docs: Path) -> dict[Path, str]:
 
 def _renewed(path: Path, name: str, body: str) -> str:
     try:
-        return put_between(path.read_text(), BEGIN.format(name=name), END.format(name=name), body)
+        return put_between(path.read_text(encoding="utf-8"), BEGIN.format(name=name), END.format(name=name), body)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from error
 

@@ -119,7 +119,7 @@ def run_seed(
 
 def _run_stages(stages: Sequence[_Stage]) -> list[None]:
     """Run stages in a process of its own, which prints lines: bars of two processes do not fit on one terminal."""
-    console = Console(stderr=True, force_terminal=False, width=LOG_WIDTH)
+    console = Console(stderr=True, force_terminal=False, width=LOG_WIDTH, markup=False)
     for stage in stages:
         _run_stage(stage, console)
     return [None] * len(stages)
@@ -400,7 +400,7 @@ def rendered(results: Mapping[str, Any], page: Path) -> str:
         DataError: the page has no place for them.
     """
     try:
-        return put_between(page.read_text(), BEGIN, END, tables(results))
+        return put_between(page.read_text(encoding="utf-8"), BEGIN, END, tables(results))
     except ValueError as error:
         raise DataError(f"{page}: {error}") from error
 

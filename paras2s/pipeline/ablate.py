@@ -118,7 +118,7 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Pat
     earlier = {(row["row"], row["seed"]): row for row in _earlier(folder / "table.json")}
     measured: list[dict[str, Any]] = []
     for number, (row, run) in enumerate(runs, 1):
-        run.say(f"[bold]row {number} of {len(runs)}: {row.name}, seed {run.config.seed}[/bold]")
+        run.headline(f"row {number} of {len(runs)}: {row.name}, seed {run.config.seed}")
         run.open()
         # One place for all ablations: figures that start from the same warm-up do not each train it.
         share_stages(run, ablation.run_dir / "shared")
@@ -127,7 +127,7 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Pat
         except (PolicyError, JudgeError) as error:
             # A row that diverges is a result as well; those after it are still to be run.
             measured.append({"row": row.name, "line": row.line, "x": row.x, "seed": run.config.seed, "failed": str(error)})
-            run.say(f"[red]row {row.name!r} failed[/red]: {error}")
+            run.say(f"row {row.name!r} failed: {error}")
         # After every row, so that a long grid can be looked at while it runs.
         done = {(row["row"], row["seed"]) for row in measured}
         kept = [earlier[key] for row, run in runs if (key := (row.name, run.config.seed)) in earlier and key not in done]

@@ -101,7 +101,7 @@ def show_result(console: Console, result: CurationResult) -> None:
     )
     for name, count in result.missing.items():
         console.print(
-            f"[yellow]{name}: {count} contrasts are missing[/yellow]; raise max_lists, or see --report", highlight=False
+            f"{name}: {count} contrasts are missing; raise max_lists, or see --report", style="yellow", highlight=False
         )
     for name, overlap in result.overlaps.items():
         console.print(f"{name}: {overlap}, by the corpus's own splits", highlight=False)

@@ -40,7 +40,7 @@ def _shares(timings: dict[str, float]) -> str:
     return ", ".join(f"{name} {took_s:.0f} s = {100 * took_s / total:.0f} %" for name, took_s in parts)
 
 
-def run_demo(run: Run, resume: bool) -> dict[str, Any]:
+def run_demo(run: Run, resume: bool, wait: bool = False) -> dict[str, Any]:
     """Run all stages and return the summary; a stage whose output is complete is not run again."""
     from paras2s.bench.paras2s.contrasts import describe_bench, run_bench
     from paras2s.pipeline.align import run_align
@@ -52,7 +52,7 @@ def run_demo(run: Run, resume: bool) -> dict[str, Any]:
     started = time.perf_counter()
     check_run(run)
     check_decoder(run)
-    run.open()
+    run.open(wait)
     run.say(announce(run))
     with MemoryWatch() as memory:
         dataset = run_data(run)

@@ -10,14 +10,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
-from paras2s.errors import DataError, one_line
+from paras2s.errors import DataError
 from paras2s.reward.reward_model.teachers import Scores
 from paras2s.types import Unscored
-from paras2s.utils.io import write_bytes
+from paras2s.utils.io import parse_json, reading, write_bytes
 
 VERSION = 1
 # Parts of a reward model's answers: answers and degenerate ones to learn from, and answers that are kept out, with
@@ -77,19 +76,16 @@ def read_answers(path: Path) -> AnswerFile:
     Raises:
         DataError: missing, broken, or of another version.
     """
-    try:
-        with np.load(path) as held:
-            described = json.loads(str(held["described"]))
-            if described["version"] != VERSION:
-                raise DataError(f"{path}: is of version {described['version']} of answers, this program reads {VERSION}")
-            ends = np.cumsum(held["steps"], dtype=np.int64)
-            codes = np.split(held["codes"].astype(np.int64), ends)[: len(ends)]
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)}); run the stage that writes it again") from error
-    answers = tuple(
-        AnswerRow(
-            row["part"], row["query_id"], answer_codes, row["scores"] if "scores" in row else Unscored(**row["unscored"])
-        )
-        for row, answer_codes in zip(described["rows"], codes, strict=True)
-    )  # fmt: skip
-    return AnswerFile(tuple(described["queries"]), answers)
+    with reading(path, "cannot be read", "; run the stage that writes it again"), np.load(path) as held:
+        described = parse_json(str(held["described"]), path)
+        if described["version"] != VERSION:
+            raise DataError(f"{path}: is of version {described['version']} of answers, this program reads {VERSION}")
+        ends = np.cumsum(held["steps"], dtype=np.int64)
+        codes = np.split(held["codes"].astype(np.int64), ends)[: len(ends)]
+        answers = tuple(
+            AnswerRow(
+                row["part"], row["query_id"], answer_codes, row["scores"] if "scores" in row else Unscored(**row["unscored"])
+            )
+            for row, answer_codes in zip(described["rows"], codes, strict=True)
+        )  # fmt: skip
+        return AnswerFile(tuple(described["queries"]), answers)

@@ -9,18 +9,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paras2s import __version__
 from paras2s.bench.results import load_rows
 from paras2s.bench.stats import contrast_metric, summarise
 from paras2s.configs.schema.base import dump_config
-from paras2s.errors import DataError, one_line
 from paras2s.rollout.validation_answers import step_folder
 from paras2s.run import ORIGIN, Run
 from paras2s.statistics.means import Counted, Estimate, clustered_mean
-from paras2s.utils.io import read_json, read_jsonl
+from paras2s.utils.io import read_json, read_jsonl, reading
 from paras2s.utils.tables import Table, span
 
 
@@ -113,10 +111,8 @@ def _queries(run: Run) -> list[dict[str, Any]] | None:
     path = run.data_dir / "queries.parquet"
     if not path.is_file():
         return None
-    try:
+    with reading(path):
         return list(pq.read_table(path, columns=["id", "contrast_id", "role"]).to_pylist())
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
 
 
 def _scores(run: Run, updates: int) -> Table:

@@ -117,7 +117,7 @@ class RewardRefresher:
         if (folder / REPORT).is_file():
             return
         started = time.perf_counter()
-        run.say(f"[bold]reward model after {updates} steps[/bold]")
+        run.headline(f"reward model after {updates} steps")
         before = RewardModel.load(next(reversed(earlier.values()), run.reward_dir))
         teacher = open_teacher(run, self.dataset)
         chosen = self.choose(updates)

@@ -14,6 +14,7 @@ from paras2s.reward.judges.rubric_rules import load_rubric
 from paras2s.reward.reward_model import VERSION as REWARD_MODEL_VERSION
 from paras2s.run import TOOK, Run
 from paras2s.utils.cache import key_of
+from paras2s.utils.io import read_text
 
 # Sections that decide what a stage makes; a later stage also depends on those before it.
 SECTIONS = {"data": ("seed", "data"), "sft": ("policy", "warmup"), "reward": ("distill",)}
@@ -33,7 +34,7 @@ def stage_keys(config: RunConfig) -> dict[str, str]:
         settings[section] = {name: value for name, value in settings[section].items() if name not in names}
     if config.distill.teacher.endswith((".yaml", ".yml", ".csv", ".json")) and Path(config.distill.teacher).is_file():
         # A judge edited in place is another teacher, and people may have said more.
-        settings["distill"]["teacher"] = Path(config.distill.teacher).read_text()
+        settings["distill"]["teacher"] = read_text(Path(config.distill.teacher))
     # Dependencies of the stages outside the settings.
     beside = {"data": SPLITS_VERSION, "reward": [REWARD_MODEL_VERSION, RubricJudge.version, load_rubric()[1]]}
     keys: dict[str, str] = {}

@@ -20,8 +20,9 @@ from ray.util.placement_group import remove_placement_group
 from paras2s.configs.schema.run import RunConfig
 from paras2s.data_gen.dataset import load_dataset
 from paras2s.pipeline.demonstrations import first_policy, learned_demonstrations, make_examples
+from paras2s.rollout.local_ray import start_ray
 from paras2s.rollout.worker_group import actor_options, errors_of_workers, reserve, wait_placed
-from paras2s.rollout.workers import meeting_point, open_devices, start_ray, threads_for
+from paras2s.rollout.workers import meeting_point, open_devices, threads_for
 from paras2s.run import Run
 from paras2s.train.sft import Example, Warmup
 from paras2s.utils.progress import open_console

@@ -13,13 +13,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, Field, model_validator
 
 from paras2s.configs.schema.align import AlignConfig
 from paras2s.configs.schema.base import Section, parse_config
 from paras2s.configs.schema.run import PolicyConfig
-from paras2s.errors import ConfigError, one_line
+from paras2s.errors import ConfigError
+from paras2s.utils.io import read_yaml
 
 CLUSTERS = "configs/clusters"
 
@@ -234,11 +234,7 @@ def load_rates(path: Path | None = None) -> Rates:
         ConfigError: missing, not YAML, unknown key, bad value.
     """
     source = path or resources.files("paras2s.planning").joinpath("rates.yaml")
-    try:
-        values = yaml.safe_load(source.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{source}: not a table of rates ({one_line(error)})") from error
-    return parse_config(values, str(source), Rates)
+    return parse_config(read_yaml(source, "not a table of rates"), str(source), Rates)
 
 
 def cluster_path(name: str) -> Path:
@@ -264,10 +260,7 @@ def load_cluster(name: str, rates: Rates, overrides: dict[str, Any] | None = Non
         ConfigError: missing, not YAML, unknown key, bad value, unknown device, or roles that do not add up.
     """
     path = cluster_path(name)
-    try:
-        values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not a cluster ({one_line(error)})") from error
+    values = read_yaml(path, "not a cluster")
     for dotted, value in (overrides or {}).items():
         *parents, key = dotted.split(".")
         device = values.get("device") if isinstance(values, dict) else None

@@ -132,7 +132,7 @@ def _show_memory(console: Console, plan: Plan) -> None:
         rows.append(bold(host, "all", f"{sum(parts.values()) / GIB:.2f}"))
     Table(("role", "part", "GiB a device, or in all", ""), rows, "memory").show(console)
     for problem in plan.problems:
-        console.print(f"[red]does not fit[/red]: {problem}", highlight=False)
+        console.print(f"does not fit: {problem}", style="red", highlight=False, markup=False)
 
 
 def show_calibration(console: Console, calibration: Calibration) -> None:

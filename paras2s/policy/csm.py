@@ -47,7 +47,7 @@ from paras2s.policy.types import (
 )
 from paras2s.policy.weights import check_state, load_released, load_tensors, read_config, shapes_of, shard_files, stored_shapes
 from paras2s.types import Block, Query
-from paras2s.utils.io import read_jsonl, write_jsonl
+from paras2s.utils.io import read_rows, write_jsonl
 
 LAYERS = r".*(backbone_model|depth_decoder\.model)\.layers\.\d+"
 LORA_TARGETS = LAYERS + r"\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
@@ -440,6 +440,6 @@ def read_replies(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        return {str(line["question"]): str(line["reply"]) for line in read_jsonl(path)}
+        return {str(line["question"]): str(line["reply"]) for _, line in read_rows(path)}
     except (KeyError, TypeError) as error:
         raise PolicyError(f'{path}: lines must be {{"question": ..., "reply": ...}} ({one_line(error)})') from error

@@ -8,7 +8,6 @@ Alphabet: L positions of a prompt, T steps, S slots, F continuous features, V id
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from paras2s.policy.base import Policy
 from paras2s.policy.subject import Finding
 from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block
+from paras2s.utils.io import parse_json, reading
 
 VERSION = 1
 METADATA = "dump_official"
@@ -61,14 +61,11 @@ def read_dump(path: Path) -> Dump:
     Raises:
         PolicyError: another file, another version, or a part is missing.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
-        with safe_open(path, "np") as held:
-            parts = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118 - a safetensors file is no mapping
-            said = json.loads((held.metadata() or {})[METADATA])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise PolicyError(f"{path}: no dump of tools/dump_official.py ({one_line(error)})") from error
+    with reading(path, "no dump of tools/dump_official.py", kind=PolicyError), safe_open(path, "np") as held:
+        parts = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118 - a safetensors file is no mapping
+        said = dict(parse_json((held.metadata() or {})[METADATA], path))
     if said.get("version") != VERSION:
         raise PolicyError(
             f"{path}: a dump of version {said.get('version')}, this reads {VERSION}; write it again with this tool"

@@ -24,7 +24,7 @@ from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.sampler import uniforms_of
 from paras2s.policy.streams import Drawn, Reading, drawn_by, one_of, pack, roll
 from paras2s.policy.types import Generation, Prompt, SampleRequest, Sampling, Turn
-from paras2s.policy.weights import shard_files
+from paras2s.policy.weights import open_tensors, shard_files
 from paras2s.types import Block
 from paras2s.utils.io import write_bytes
 
@@ -61,10 +61,8 @@ def thinker_dtype(folder: Path) -> torch.dtype:
     Raises:
         PolicyError: there is no thinker.
     """
-    from safetensors import safe_open
-
     for path in shard_files(folder):
-        with safe_open(path, "pt") as held:
+        with open_tensors(path) as held:
             if THINKER_NORM in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
                 return held.get_tensor(THINKER_NORM).dtype
     raise PolicyError(f"{folder}: {THINKER_NORM} is missing; this is no Omni model")

@@ -9,7 +9,6 @@ Left out: languages without spaces between words, since word errors count words 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from paras2s.policy.base import Policy
 from paras2s.policy.subject import Finding
 from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block
-from paras2s.utils.io import read_text
+from paras2s.utils.io import read_rows
 
 # A uniform guess over a slot's ids has 1 here. Trained models are far below, random weights are at or above it.
 MAX_SHARE_OF_UNIFORM = 0.75
@@ -62,11 +61,8 @@ def read_pairs(path: Path) -> list[Pair]:
             cannot be read.
     """
     pairs: list[Pair] = []
-    for number, line in enumerate(read_text(path).splitlines(), 1):
-        if not line.strip():
-            continue
+    for number, row in read_rows(path):
         try:
-            row = json.loads(line)
             question, answer, text = (str(row[key]) for key in ("question", "answer", "text"))
         except (ValueError, KeyError, TypeError) as error:
             raise PolicyError(f"{path}:{number}: not an object with question, answer and text ({error})") from error
@@ -191,13 +187,13 @@ def speech_survives_codes(policy: Policy, pairs: Sequence[Pair], recognise: Reco
 
 def pooled_word_errors(references: Sequence[str], hypotheses: Sequence[str]) -> float | None:
     """Return the word errors of all texts together, each weighed by its words; None if the references hold no word."""
-    from paras2s.audio.asr import normalise_words, word_error_rate
+    from paras2s.audio.asr import countable_words, word_error_rate
 
-    words = [len(normalise_words(text).split()) for text in references]
+    words = [len(countable_words(text).split()) for text in references]
     if not sum(words):
         return None
     errors = [
-        count * word_error_rate(reference, hypothesis) if count else len(normalise_words(hypothesis).split())
+        count * word_error_rate(reference, hypothesis) if count else len(countable_words(hypothesis).split())
         for count, reference, hypothesis in zip(words, references, hypotheses, strict=True)
     ]
     return sum(errors) / sum(words)

@@ -5,9 +5,9 @@ A checkpoint that does not fit is refused whole, with the tensors at fault; noth
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from paras2s.errors import PolicyError, one_line
-from paras2s.utils.io import read_json, write_bytes, write_json
+from paras2s.utils.io import read_json, reading, write_bytes, write_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -56,7 +56,8 @@ def shard_files(folder: Path) -> list[Path]:
     """
     index = folder / INDEX
     if index.is_file():
-        names = sorted(set(dict(read_json(index))["weight_map"].values()))
+        with reading(index, "not an index of tensors", "; copy the checkpoint again", PolicyError):
+            names = sorted(set(map(str, read_json(index)["weight_map"].values())))
         if missing := [name for name in names if not (folder / name).is_file()]:
             raise PolicyError(f"{folder / missing[0]}: the index names it and it is missing; copy the checkpoint again")
         return [folder / name for name in names]
@@ -88,6 +89,20 @@ def sample_digest(path: Path) -> bytes:
     return digest.digest()
 
 
+@contextlib.contextmanager
+def open_tensors(path: Path) -> Iterator[Any]:
+    """Open a safetensors file, whose tensors are read one by one.
+
+    Raises:
+        PolicyError: it is missing or cut off, or sizes in its header are wrong.
+    """
+    from safetensors import safe_open
+
+    advice = "; copy the checkpoint again or make a new one"
+    with reading(path, "cannot be read", advice, kind=PolicyError), safe_open(path, "pt") as held:
+        yield held
+
+
 def load_tensors(
     model: nn.Module | Mapping[str, Tensor],
     files: Iterable[Path],
@@ -101,19 +116,14 @@ def load_tensors(
     Raises:
         PolicyError: a file cannot be read, or the tensors do not fit; the model is then unchanged.
     """
-    from safetensors import SafetensorError, safe_open
-
     own = {name: value.detach() for name, value in (model.state_dict() if isinstance(model, nn.Module) else model).items()}
-    files, path = list(files), None
+    files = list(files)
     check_state(shapes_of(own), stored_shapes(files, rename), where)
-    try:
-        for path in files:
-            with safe_open(path, "pt") as held:
-                for name in held.keys():  # noqa: SIM118
-                    if (ours := rename(name)) is not None:
-                        own[ours].copy_(held.get_tensor(name))
-    except (FileNotFoundError, SafetensorError) as error:
-        raise PolicyError(f"{path or where}: cannot be read ({error}); copy the checkpoint again or make a new one") from error
+    for path in files:
+        with open_tensors(path) as held:
+            for name in held.keys():  # noqa: SIM118
+                if (ours := rename(name)) is not None:
+                    own[ours].copy_(held.get_tensor(name))
 
 
 def stored_shapes(files: Iterable[Path], rename: Callable[[str], str | None] = lambda name: name) -> dict[str, tuple[int, ...]]:
@@ -122,17 +132,12 @@ def stored_shapes(files: Iterable[Path], rename: Callable[[str], str | None] = l
     Raises:
         PolicyError: a file is missing, cut off, or no such file.
     """
-    from safetensors import SafetensorError, safe_open
-
     shapes: dict[str, tuple[int, ...]] = {}
     for path in files:
-        try:
-            with safe_open(path, "pt") as held:
-                for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
-                    if (ours := rename(name)) is not None:
-                        shapes[ours] = tuple(held.get_slice(name).get_shape())
-        except (OSError, SafetensorError) as error:
-            raise PolicyError(f"{path}: cannot be read ({error}); copy the checkpoint again or make a new one") from error
+        with open_tensors(path) as held:
+            for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
+                if (ours := rename(name)) is not None:
+                    shapes[ours] = tuple(held.get_slice(name).get_shape())
     return shapes
 
 
@@ -186,18 +191,13 @@ def stored_dtype(files: Iterable[Path]) -> torch.dtype:
     Raises:
         PolicyError: a file cannot be read, or none holds one.
     """
-    from safetensors import SafetensorError, safe_open
-
     names = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
     path = None
-    try:
-        for path in files:
-            with safe_open(path, "pt") as held:
-                for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
-                    if (dtype := names.get(held.get_slice(name).get_dtype())) is not None:
-                        return dtype
-    except (FileNotFoundError, SafetensorError) as error:
-        raise PolicyError(f"{path}: cannot be read ({error}); copy the checkpoint again") from error
+    for path in files:
+        with open_tensors(path) as held:
+            for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
+                if (dtype := names.get(held.get_slice(name).get_dtype())) is not None:
+                    return dtype
     raise PolicyError(f"{path}: holds no weights")
 
 
@@ -233,10 +233,8 @@ def read_config(path: Path, keys: Iterable[str]) -> dict[str, object]:
     Raises:
         PolicyError: keys are missing. They are never filled from a class's defaults, which are not the checkpoint's.
     """
-    try:
+    with reading(path, "not a model's config", kind=PolicyError):
         config = dict(read_json(path))
-    except (TypeError, ValueError, json.JSONDecodeError) as error:
-        raise PolicyError(f"{path}: not a model's config ({error})") from error
     if missing := sorted(set(keys) - config.keys()):
         raise PolicyError(f"{path}: {', '.join(missing)} missing; defaults of a class are not those of its checkpoint")
     return config

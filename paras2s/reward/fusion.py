@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paras2s.errors import ConfigError, DataError, one_line
+from paras2s.errors import ConfigError, DataError
 from paras2s.types import LABELS, Dimension, Label
+from paras2s.utils.io import read_yaml
 
 WINNERS: tuple[Label, Label] = ("1", "2")
 DEFAULT_RULE = "speakbench"
@@ -132,21 +133,12 @@ def read_rules(kind: type[Rule], shipped: str, path: Path | None = None) -> dict
     Raises:
         ConfigError: the file is missing or not a file of such rules; names rule and key.
     """
-    rules = _parse(kind, resources.files("paras2s.reward").joinpath(shipped).read_text(), shipped)
-    if path is not None:
-        try:
-            text = path.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: cannot be read ({one_line(error)}); give a YAML file of rules") from error
-        rules |= _parse(kind, text, str(path))
-    return rules
+    rules = _parse(kind, resources.files("paras2s.reward").joinpath(shipped), shipped)
+    return rules if path is None else rules | _parse(kind, path, str(path))
 
 
-def _parse(kind: type[Rule], text: str, name: str) -> dict[str, Rule]:
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{name}: not valid YAML ({one_line(error)})") from error
+def _parse(kind: type[Rule], source: Path | Traversable, name: str) -> dict[str, Rule]:
+    values = read_yaml(source)
     if not isinstance(values, dict):
         raise ConfigError(f"{name}: expected a mapping of rule names to rules")
     rules = {}

@@ -13,17 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from paras2s.audio.clip import Clip, read_written_clip, write_clip
+from paras2s.errors import DataError
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.types import ClipStore, SampleRequest, Sampling
 from paras2s.rollout.engine import Engine, answer_seeds, spoken
 from paras2s.rollout.reward_inputs import embedded_codes
 from paras2s.types import Query
-from paras2s.utils.io import write_bytes
+from paras2s.utils.io import reading, write_bytes
 
 CODEC = Codec2Pairs()
 # Queries of a shard. Seeds are drawn by shard, so another number gives other answers.
@@ -127,13 +127,13 @@ def _write_codes(shard: AnswerShard, codes: Sequence[np.ndarray], with_sound: bo
 def read_shard(shard: AnswerShard) -> list[StoredAnswer] | None:
     """Return a shard's answers, G for each query in order; None if it is incomplete, or `made_of` differs."""
     try:
-        with np.load(shard.path) as held:
+        with reading(shard.path), np.load(shard.path) as held:
             described = held["queries"].tolist(), int(held["group_size"]), str(held["made_of"])
             if described != ([query.id for query in shard.queries], shard.group_size, shard.made_of):
                 return None
             codes = np.split(held["codes"].astype(np.int64), np.cumsum(held["steps"])[:-1])
             with_sound = bool(held["with_sound"])
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+    except DataError:
         return None
     # An answer that nothing was said in has no file.
     files = [shard.sound(number) if with_sound and len(rows) else None for number, rows in enumerate(codes)]

@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-from zipfile import BadZipFile
 
 import numpy as np
 
-from paras2s.errors import DataError
 from paras2s.policy.base import Policy
 from paras2s.policy.types import ClipStore
 from paras2s.rollout.prompts import PromptFiles
@@ -23,7 +21,7 @@ from paras2s.train.anchor import Augment
 from paras2s.train.sft import Example
 from paras2s.types import Block, Demonstration, Query
 from paras2s.utils.cache import key_of
-from paras2s.utils.io import write_bytes
+from paras2s.utils.io import reading, write_bytes
 
 
 class Encoders(Protocol):
@@ -108,11 +106,8 @@ def read_target(path: Path) -> tuple[Block, ...]:
     Raises:
         DataError: the file is missing or broken.
     """
-    try:
-        with np.load(path) as held:
-            return tuple(_block(held, number) for number in range(int(held["blocks"])))
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path}: not an encoded demonstration ({error}); delete it, and --resume encodes it again") from error
+    with reading(path, "not an encoded demonstration", "; delete it, and --resume encodes it again"), np.load(path) as held:
+        return tuple(_block(held, number) for number in range(int(held["blocks"])))
 
 
 def _block(held: Any, number: int) -> Block:

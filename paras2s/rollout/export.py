@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from paras2s.errors import ConfigError, DataError, StorageError, one_line
 from paras2s.rollout.store import FOLDER, open_step, read_index, step_summary, steps_kept
+from paras2s.utils.io import reading
 
 SUFFIXES = (".parquet", ".csv")
 # Lists, which a CSV file cannot hold.
@@ -111,8 +112,6 @@ def _questions(run_folder: Path) -> dict[str, str]:
     path = run_folder / "data" / "queries.parquet"
     if not path.is_file():
         return {}
-    try:
+    with reading(path):
         rows = pq.read_table(path, columns=["id", "transcript"]).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
     return {row["id"]: row["transcript"] for row in rows}

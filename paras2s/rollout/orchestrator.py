@@ -26,6 +26,7 @@ from paras2s.policy.types import ClipStore, Prompt, SampleRequest, Sampling
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout import workers
 from paras2s.rollout.engine import answer_seeds
+from paras2s.rollout.local_ray import start_ray
 from paras2s.rollout.prompts import ENCODED_AT_ONCE
 from paras2s.rollout.reward_inputs import with_waves
 from paras2s.rollout.spoken_share import SpokenShare, forward
@@ -110,7 +111,7 @@ class Orchestrator:
         # Shares that speak workers have not done with.
         self._shares: list[SpokenShare] = []
         roles = self.roles = run.align.workers
-        workers.start_ray(roles.ray_address, reserved_cpus(roles))
+        start_ray(roles.ray_address, reserved_cpus(roles))
         self._learner_places = reserve(roles.learner, roles.learner.count, "PACK")
         most = max(roles.rollout.count, roles.rollout.max_count or 0)
         self.rollout = WorkerGroup("rollout", roles.rollout, most, self._make_rollout_worker)
@@ -308,6 +309,8 @@ class Orchestrator:
 
     def close(self) -> None:
         """Give the reserved places back; the actors end with them."""
+        if not ray.is_initialized():
+            return
         for group in self._groups:
             group.close()
         remove_placement_group(self._learner_places)

@@ -14,20 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
 from paras2s import __version__
-from paras2s.errors import DataError
 from paras2s.policy.base import Policy
 from paras2s.policy.components import POINTERS
 from paras2s.policy.types import ClipStore, Prompt
 from paras2s.policy.weights import sample_digest
 from paras2s.types import Query
 from paras2s.utils.cache import key_of
-from paras2s.utils.io import read_json, write_bytes
+from paras2s.utils.io import read_json, reading, write_bytes
 
 FOLDER = "prompts"
 # Queries of one call to a worker.
@@ -121,21 +119,18 @@ def read_prompt(path: Path) -> Prompt:
     Raises:
         DataError: the file is missing or broken.
     """
-    try:
-        with np.load(path) as held:
-            continuous, features = held["continuous"], None
-            if "features" in held:
-                rows = held["features"]
-                features = np.zeros((len(continuous), rows.shape[1]), dtype=rows.dtype)
-                features[continuous] = rows
-            return Prompt(
-                audio_ids=held["audio_ids"].astype(np.int64),
-                text_ids=held["text_ids"].astype(np.int64),
-                features=features,
-                continuous=continuous,
-                words_dim=int(held["words_dim"]),
-                code_offsets=tuple(held["code_offsets"].tolist()),
-                hidden_ids=tuple(held["hidden_ids"].tolist()),
-            )
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-        raise DataError(f"{path}: not an encoded prompt ({error}); delete it, and --resume encodes it again") from error
+    with reading(path, "not an encoded prompt", "; delete it, and --resume encodes it again"), np.load(path) as held:
+        continuous, features = held["continuous"], None
+        if "features" in held:
+            rows = held["features"]
+            features = np.zeros((len(continuous), rows.shape[1]), dtype=rows.dtype)
+            features[continuous] = rows
+        return Prompt(
+            audio_ids=held["audio_ids"].astype(np.int64),
+            text_ids=held["text_ids"].astype(np.int64),
+            features=features,
+            continuous=continuous,
+            words_dim=int(held["words_dim"]),
+            code_offsets=tuple(held["code_offsets"].tolist()),
+            hidden_ids=tuple(held["hidden_ids"].tolist()),
+        )

@@ -14,6 +14,7 @@ from paras2s.policy.base import Policy
 from paras2s.policy.types import ClipStore
 from paras2s.rollout.answer_files import AnswerShard, sample_into
 from paras2s.rollout.engine import NativeEngine
+from paras2s.rollout.local_ray import start_ray
 
 # Shards under way for each worker, so that none waits for the next.
 AHEAD = 2
@@ -91,7 +92,7 @@ class WorkerSampler:
             actor = workers.RolloutWorker.options(**options)  # type: ignore[attr-defined]
             return actor.remote(self._checkpoint, self._config.policy, align, threads)
 
-        workers.start_ray(align.workers.ray_address, math.ceil(role.cpus * role.count))
+        start_ray(align.workers.ray_address, math.ceil(role.cpus * role.count))
         group = WorkerGroup("rollout", role, max(role.count, role.max_count or 0), make, "distill.rollout")
         try:
             group.place(role.count)

@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, FiniteFloat, ValidationError
+from pydantic import BaseModel, FiniteFloat
 
 from paras2s.errors import DataError, StorageError, one_line
 from paras2s.train.advantages import Values
 from paras2s.types import Block, Reward, Rollout, Unscored
-from paras2s.utils.io import append_jsonl, drop_steps_from, read_jsonl, write_bytes
+from paras2s.utils.io import append_jsonl, drop_steps_from, read_jsonl, reading, write_bytes
 
 FOLDER, INDEX = "rollouts", "index.jsonl"
 VERSION = 1
@@ -253,10 +253,8 @@ def open_step(path: Path) -> pq.ParquetFile:
     """
     if not path.is_file():
         raise DataError(f"{path.name}: the answers of this step are not kept")
-    try:
+    with reading(path.name, "cannot be read", "; delete it to have it left out"):
         file = pq.ParquetFile(path)
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path.name}: cannot be read ({one_line(error)}); delete it to have it left out") from error
     version = (file.schema_arrow.metadata or {}).get(b"version", b"").decode()
     if version != str(VERSION):
         raise DataError(
@@ -269,10 +267,8 @@ def open_step(path: Path) -> pq.ParquetFile:
 
 def _read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
     file = open_step(path)
-    try:
+    with reading(path.name, "cannot be read", "; delete it to have it left out"):
         return file.read(columns=list(columns))
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path.name}: cannot be read ({one_line(error)}); delete it to have it left out") from error
 
 
 def read_answers(path: Path) -> list[KeptAnswer]:
@@ -327,10 +323,8 @@ def read_index(folder: Path) -> dict[int, list[IndexedGroup]]:
     path = folder / INDEX
     if not path.is_file():
         return {}
-    try:
+    with reading(INDEX, "holds another kind of rows"):
         rows = [_IndexRow.model_validate(row) for row in read_jsonl(path)]
-    except ValidationError as error:
-        raise DataError(f"{INDEX}: holds another kind of rows ({one_line(error)})") from error
     return dict(sorted((row.step, [IndexedGroup(*group) for group in row.groups]) for row in rows))
 
 

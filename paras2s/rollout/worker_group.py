@@ -53,7 +53,7 @@ def errors_of_workers() -> Iterator[None]:
     """
     try:
         yield
-    except (RayTaskError, *LOST) as error:
+    except RayError as error:
         cause = error.cause if isinstance(error, RayTaskError) else error
         if not isinstance(cause, RayError) and isinstance(cause, Exception):
             raise cause from error
@@ -138,9 +138,11 @@ class WorkerGroup:
         wait_placed([worker.group for worker in self.starting], self.key, self.role)
 
     def open(self) -> None:
-        """Wait until the first workers have started."""
-        ray.get([worker.started for worker in self.starting])
-        self.workers, self.starting = self.starting, []
+        """Wait until the first workers have started; a worker that is killed while it starts is replaced."""
+        count = len(self.starting)
+        while len(self.workers) < count:
+            ray.wait([worker.started for worker in self.starting], timeout=1.0)
+            self.replace_lost_workers()
 
     def _request(self, count: int) -> None:
         """Request workers that start when there is room for them, now or on a machine that joins."""

@@ -8,8 +8,6 @@ Alphabet: B queries, G answers a query.
 
 from __future__ import annotations
 
-import logging
-import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +20,6 @@ import torch
 
 from paras2s.configs.schema.align import AlignConfig
 from paras2s.configs.schema.run import PolicyConfig
-from paras2s.errors import ConfigError
 from paras2s.policy.base import Policy
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.registry import load_policy, load_speaker
@@ -45,60 +42,6 @@ from paras2s.train.sft import Example
 from paras2s.train.single_device import Devices
 from paras2s.types import Demonstration, Query, Reward, Rollout, Unscored
 from paras2s.utils.process_pool import cores
-
-# The namespace of a Ray that this program started.
-LOCAL = "paras2s-local"
-
-
-def start_ray(address: str | None, cpus: int = 0) -> None:
-    """Join a cluster, or start Ray on this machine; quiet, without a dashboard, and only once.
-
-    A local Ray that this process started for fewer workers is started again.
-
-    Raises:
-        ConfigError: nothing listens at the address.
-    """
-    if ray.is_initialized():
-        has = ray.cluster_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]
-        if address or has >= cpus or ray.get_runtime_context().namespace != LOCAL:
-            return
-        ray.shutdown()
-    # Workers without a GPU of their own see none; else each of them would open the first.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
-    # A lost worker's calls are made again; Ray would print a page for each.
-    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
-    # Ray runs workers at priority 15, which Linux weighs 36 where a busy program at 0 weighs 1024.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    # Ray's head keeps a record of each call for its dashboard, which is off: 3.6 kB each until there are 100,000.
-    os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
-    if address:
-        _check_reachable(address)
-        ray.init(address=address, log_to_driver=False)
-    else:
-        # Actors take turns on the cores, so more actors than cores do no harm.
-        ray.init(
-            # Else a cluster that runs on this machine would be joined, which takes no `num_cpus`.
-            address="local",
-            namespace=LOCAL,
-            num_cpus=max(4, cores(), cpus),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _node_ip_address="127.0.0.1",
-        )
-
-
-def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except OSError as error:
-        raise ConfigError(
-            f"ray_address: nothing listens at {address} ({error}); `ray start --head` prints its address"
-        ) from error
 
 
 def threads_for(workers: int) -> int:

@@ -7,6 +7,7 @@ loses nothing, and a click that is sent again because no reply came counts once.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 import shutil
@@ -94,7 +95,7 @@ def _copy_clip(source: Path, name: str, folder: Path) -> str:
         raise DataError(f"{name}: leaves {source}")
     if path.suffix.lower() not in CLIP_SUFFIXES:
         raise DataError(f"{name}: no sound that browsers play; they play {', '.join(CLIP_SUFFIXES)}")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError(f"{path}: no such clip")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:24]
     copy = f"clips/{digest}{path.suffix.lower()}"

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from paras2s.errors import DataError
 from paras2s.studies.forms import Kind, load_forms
-from paras2s.utils.io import read_jsonl
+from paras2s.utils.io import read_rows
 
 STUDY_VERSION = 1
 CLIP_SUFFIXES = {".wav": "audio/wav", ".flac": "audio/flac", ".ogg": "audio/ogg", ".opus": "audio/ogg", ".mp3": "audio/mpeg"}
@@ -110,7 +110,7 @@ def read_items(path: Path) -> tuple[list[Item], Path]:
         DataError: missing, empty or a wrong row; names file:line and key.
     """
     items = []
-    for number, values in enumerate(read_jsonl(path), 1):
+    for number, values in read_rows(path):
         try:
             items.append(Item.model_validate_json(json.dumps(values)))
         except ValidationError as error:

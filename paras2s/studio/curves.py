@@ -88,7 +88,7 @@ def read_log(path: Path | None, offset: int = 0, file: str = "") -> LogPart:
     for line in data[:end].splitlines():
         try:
             row = json.loads(line, parse_constant=lambda _: None, parse_float=_finite, parse_int=_finite)
-        except ValueError:
+        except (ValueError, OverflowError, RecursionError):
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):
             rows.append(row)

@@ -13,14 +13,13 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from paras2s.audio.clip import encode_clip
-from paras2s.errors import DataError, one_line
+from paras2s.errors import DataError
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.policy import special_ids
 from paras2s.rollout.store import (
@@ -40,7 +39,7 @@ from paras2s.studio.folders import OutsideError
 from paras2s.studio.run_state import RunFiles
 from paras2s.studio.web import Needed, Studio, integer_of, json_response
 from paras2s.types import AUDIO, TEXT
-from paras2s.utils.io import read_json
+from paras2s.utils.io import read_json, reading
 
 # Steps that are shown of a query through training, evenly, with the first and the last.
 STRIP_STEPS = 24
@@ -278,10 +277,8 @@ def questions_of(files: RunFiles) -> Callable[[str], dict[str, Any]]:
 
 @functools.lru_cache(maxsize=8)
 def _read_questions(path: Path, changed_ns: int) -> dict[str, dict[str, Any]]:
-    try:
+    with reading("data/queries.parquet"):
         table = pq.read_table(path, columns=["id", "clip", "transcript", "text", "style", "category"])
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise DataError(f"data/queries.parquet: cannot be read ({one_line(error)})") from error
     return {row["id"]: row for row in table.to_pylist()}
 
 

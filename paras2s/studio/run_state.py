@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,8 +23,8 @@ from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import DataError, one_line
 from paras2s.run import ORIGIN, PROGRESS, RESOLVED
 from paras2s.statistics.means import CERTAIN_FROM
-from paras2s.studio.folders import Folders
-from paras2s.utils.io import read_json
+from paras2s.studio.folders import Folders, FoundRun
+from paras2s.utils.io import read_json, reading
 
 State = Literal["running", "finished", "stopped", "unreadable"]
 # Files whose changes show that a run is alive; whoever shows a bar writes one of them every few seconds.
@@ -134,10 +134,8 @@ def read_config(path: Path, changed_ns: int) -> dict[str, Any]:
         DataError: it cannot be read, or holds no settings.
     """
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        values = yaml.load(path.read_text(), loader)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise DataError(f"cannot be read ({one_line(error)})") from error
+    with reading(RESOLVED):
+        values = yaml.load(path.read_text(encoding="utf-8"), loader)
     if not isinstance(values, dict):
         raise DataError("is empty or cut off; the run was stopped while it was being written")
     return values
@@ -155,7 +153,7 @@ def last_row(path: Path) -> dict[str, Any] | None:
     for line in reversed(lines):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
             return row
@@ -216,6 +214,17 @@ def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
         cost_usd=_number(agreement.get("cost_usd")),
         changed_s=changed_s,
     )
+
+
+def listed_state(folders: Folders, run: FoundRun, now_s: float) -> RunSummary:
+    """Return a run's state for a list, which one unreadable file must not take away."""
+    try:
+        return read_state(folders, run.address, now_s)
+    except Exception as error:
+        unknown: dict[str, Any] = {field.name: None for field in fields(RunSummary)}
+        problem = f"cannot be read ({type(error).__name__}: {one_line(error)[:200]})"
+        known = {"address": run.address, "name": run.name, "state": "unreadable", "problems": (problem,)}
+        return RunSummary(**unknown | known | {"steps_done": 0, "changed_s": run.changed_s})
 
 
 def doing_now(progress: dict[str, Any]) -> tuple[str | None, float | None]:

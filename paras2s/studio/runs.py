@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from paras2s.studio.folders import is_text
-from paras2s.studio.run_state import read_state
+from paras2s.studio.run_state import listed_state
 from paras2s.studio.web import Studio, integer_of
 
 # Only the runs of one part are read: of ten thousand, the list takes the names alone.
@@ -31,7 +31,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
         return studio.page(
             request,
             "runs.html.j2",
-            runs=[read_state(studio.folders, run.address, now_s) for run in shown],
+            runs=[listed_state(studio.folders, run, now_s) for run in shown],
             total=len(matching),
             unnamed=len(everywhere) - len(named),
             part=part,

@@ -126,7 +126,4 @@ def read_rows(path: Path) -> tuple[dict[str, Any], ...]:
 
 @functools.lru_cache(maxsize=2)
 def _read_rows(path: Path, changed_ns: int, size: int) -> tuple[dict[str, Any], ...]:
-    try:
-        return tuple(row for row in read_jsonl(path) if isinstance(row, dict))
-    except RecursionError as error:
-        raise DataError(f"{path.name}: nested too deeply to be read") from error
+    return tuple(row for row in read_jsonl(path) if isinstance(row, dict))

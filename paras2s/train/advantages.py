@@ -8,12 +8,14 @@ Alphabet: B groups, G answers in each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from paras2s.errors import JudgeError
 from paras2s.types import Reward, Unscored
 
 # Added to a standard deviation before it divides, as TRL has it.
@@ -179,8 +181,15 @@ def advantages_of(
     """Return advantages of a step's rewards [B, G] by a key of `ADVANTAGES`; `weights` by source, 1 if none is given.
 
     A flat group has advantages of 0, or no chosen answer, and is counted; an unscored answer has none at all.
+
+    Raises:
+        JudgeError: a reward is NaN or infinite.
     """
     groups = scored_only(rewards)
+    for number, group in enumerate(groups):
+        for answer, reward in enumerate(group):
+            if reward is not None and not math.isfinite(reward.value):
+                raise JudgeError(f"answer {answer} of group {number}: a reward of {reward.value}; a missing reward is Unscored")
     advantages = ADVANTAGES[rule](groups, weights or {})
     compared = advantages
     if rule in MARKS:

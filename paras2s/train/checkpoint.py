@@ -17,7 +17,7 @@ from torch import Tensor
 
 from paras2s.errors import DataError, PolicyError, one_line
 from paras2s.policy.weights import check_rank, check_state, shapes_of
-from paras2s.utils.io import read_json, write_bytes, write_json
+from paras2s.utils.io import read_json, reading, write_bytes, write_json
 
 # The layout of these folders; those from before it had a number are of the first.
 VERSION = 1
@@ -166,14 +166,10 @@ def restore_training(folder: Path, policy: Trainable, optimiser: torch.optim.Opt
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    try:
+    with reading(path, "cannot be read", f"; delete {path.parent} and resume from an older one", PolicyError):
         return dict(load_file(path))
-    except (FileNotFoundError, SafetensorError) as error:
-        where = f"delete {path.parent} and resume from an older one"
-        raise PolicyError(f"{path}: cannot be read ({error}); {where}") from error
 
 
 # -- which of them stay -------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class JsonCache:
             try:
                 rows = self._db.execute(f"SELECT key, value FROM kept WHERE key IN ({marks})", part)
                 values.update((key, json.loads(value)) for key, value in rows)
-            except (sqlite3.Error, ValueError) as error:
+            except (sqlite3.Error, ValueError, RecursionError) as error:
                 raise StorageError(f"{self.path}: cannot be read ({error}); delete it, and it is made again") from error
         return values
 

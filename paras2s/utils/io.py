@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import errno
 import io
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from paras2s.errors import DataError, StorageError, one_line
+from paras2s.errors import ConfigError, DataError, ParaS2SError, StorageError, one_line
+
+# More digits than any count, size or seed has: such a number overflows in whatever computes with it.
+MOST_DIGITS = 20
 
 
 def path_inside(folder: Path, name: str) -> Path | None:
@@ -20,13 +27,42 @@ def path_inside(folder: Path, name: str) -> Path | None:
     A hub's cache holds links to files beside the folder (`snapshots/REVISION/a.wav` to `blobs/...`): those are let through.
     """
     root = folder.resolve()
-    target = (root / name).resolve()
+    named = Path(os.path.normpath(root / name))
+    try:
+        target = (root / name).resolve()
+    except ValueError:
+        # No file has such a name (a NUL, half an emoji), so no link can be behind it.
+        target = named
     if target.is_relative_to(root):
         return target
-    named = Path(os.path.normpath(root / name))
     blobs = [parent.parent / "blobs" for parent in (root, *root.parents) if parent.name == "snapshots"]
     # By its own name, which has an ending; a blob's is a hash.
     return named if named.is_relative_to(root) and any(target.is_relative_to(blob_folder) for blob_folder in blobs) else None
+
+
+# What to do about a write that the system refused, by its reason.
+_REMEDIES = {
+    errno.ENOSPC: "free disk space and run again",
+    errno.EDQUOT: "free disk space within your quota and run again",
+    errno.EROFS: "the disk is read-only; give a folder on another one",
+    errno.EACCES: "give a folder that you may write to",
+    errno.EPERM: "give a folder that you may write to",
+    errno.ENAMETOOLONG: "give a shorter name",
+    errno.ENOTDIR: "a part of the path is a file; give another folder",
+    errno.EISDIR: "a folder has this name; remove it or give another name",
+    errno.EMFILE: "too many files are open; raise the limit (ulimit -n)",
+}
+
+
+def cannot_write(path: Path, error: OSError) -> StorageError:
+    """Return the error of a failed write, with what to do about its reason."""
+    remedy = _REMEDIES.get(error.errno or 0, "check the disk and run again")
+    return StorageError(f"cannot write {path}: {error.strerror or error}; {remedy}")
+
+
+def without_mac_files(paths: Iterable[Path]) -> list[Path]:
+    """Return paths sorted, without the "._" file that macOS puts beside every other on a disk that is not its own."""
+    return sorted(path for path in paths if not path.name.startswith("._"))
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -49,12 +85,13 @@ def write_bytes(path: Path, data: bytes) -> None:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}; free disk space and run again") from error
+        raise cannot_write(path, error) from error
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace a text file in one step."""
-    write_bytes(path, text.encode())
+    # Names of files need not be UTF-8, nor what a model said.
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -62,16 +99,85 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
-def read_text(path: Path) -> str:
+@contextlib.contextmanager
+def reading(
+    source: object, problem: str = "cannot be read", advice: str = "", kind: type[ParaS2SError] = DataError
+) -> Iterator[None]:
+    """Turn whatever a parser raises on a damaged file into an error of this project that names the file.
+
+    Parsers raise more than they document: on deep nesting RecursionError, on a huge number OverflowError or ValueError, on
+    sizes in a header MemoryError, struct.error or the library's own. Wrap the parsing alone, not what is done with the values.
+    """
+    try:
+        yield
+    except ParaS2SError:
+        raise
+    except Exception as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or one_line(error)[:300] or type(error).__name__
+        raise kind(f"{source}: {problem} ({reason}){advice}") from error
+
+
+def read_text(path: Path, kind: type[ParaS2SError] = DataError) -> str:
     """Return the text of a UTF-8 file that a user made, without the byte order mark that spreadsheets put first.
 
     Raises:
-        DataError: missing, or not UTF-8.
+        DataError, or the `kind` of error given: missing, or not UTF-8.
     """
-    try:
+    with reading(path, kind=kind):
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
+
+
+def parse_yaml(text: str, source: object, problem: str = "not valid YAML", kind: type[ParaS2SError] = ConfigError) -> Any:
+    """Parse YAML text of `source`.
+
+    Raises:
+        ConfigError, or the `kind` of error given: not YAML.
+    """
+    import yaml
+
+    with reading(source, problem, kind=kind):
+        return yaml.safe_load(text)
+
+
+def read_yaml(path: Path | Traversable, problem: str = "not valid YAML", kind: type[ParaS2SError] = ConfigError) -> Any:
+    """Parse a YAML file.
+
+    Raises:
+        ConfigError, or the `kind` of error given: missing, not UTF-8 or not YAML.
+    """
+    with reading(path, problem, kind=kind):
+        text = path.read_text(encoding="utf-8-sig")
+    return parse_yaml(text, path, problem, kind)
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {digits[:20]} is too large")
+    return number
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_integer)
+
+
+def parse_json(text: str | bytes, source: object, problem: str = "not valid JSON", advice: str = "") -> Any:
+    """Parse JSON of `source`, UTF-8; numbers are finite, and NaN and Infinity are refused, which other readers let through.
+
+    Raises:
+        DataError: not JSON.
+    """
+    with reading(source, problem, advice):
+        return _DECODER.decode(text if isinstance(text, str) else text.decode("utf-8-sig"))
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -96,14 +202,11 @@ def read_json(path: Path) -> Any:
     Raises:
         DataError: missing or not JSON.
     """
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; run the stage that writes it") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not valid JSON ({error}); if a stage wrote it, delete it and run that stage again") from error
+    if not os.path.exists(path):
+        raise DataError(f"{path}: no such file; run the stage that writes it")
+    with reading(path):
+        data = path.read_bytes()
+    return parse_json(data, path, advice="; if a stage wrote it, delete it and run that stage again")
 
 
 def append_jsonl(path: Path, row: dict[str, Any]) -> None:
@@ -121,30 +224,42 @@ def append_jsonl(path: Path, row: dict[str, Any]) -> None:
                 file.truncate(last_line_end)
             file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror or error}; free disk space and run again") from error
+        raise cannot_write(path, error) from error
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log; a last line cut off by a kill is skipped, any other bad line is an error.
+    """Yield the rows of a log of ours; a last line cut off by a kill is skipped, any other bad line is an error.
 
     Raises:
         DataError: missing, or a line in the middle is not JSON.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file; run the stage that writes it")
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    if not line.endswith("\n"):
-                        return
-                    raise DataError(f"{path}:{number}: not valid JSON ({error})") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
+    with reading(path), path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = parse_json(line, f"{path}:{number}")
+            except DataError:
+                if not line.endswith("\n"):
+                    return
+                raise
+            yield row
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a JSONL file that a user made, with their line numbers.
+
+    A byte order mark and line ends of Windows are accepted, and the last line, with or without a line break, is a row.
+
+    Raises:
+        DataError: missing, not UTF-8, or a line is not JSON.
+    """
+    # Not splitlines: it would also break a row at a line separator inside its text.
+    for number, line in enumerate(read_text(path).split("\n"), 1):
+        if line.strip():
+            yield number, parse_json(line, f"{path}:{number}")
 
 
 def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -18,7 +18,7 @@ def descendants(pid: int) -> list[int]:
         ids.append(current)
         try:
             for task in os.listdir(f"/proc/{current}/task"):
-                pending += map(int, Path(f"/proc/{current}/task/{task}/children").read_text().split())
+                pending += map(int, Path(f"/proc/{current}/task/{task}/children").read_text(encoding="utf-8").split())
         except OSError:
             continue
     return ids
@@ -27,7 +27,7 @@ def descendants(pid: int) -> list[int]:
 def proportional_gib(pid: int) -> float:
     """Return a process's proportional memory (PSS) in GiB: its own pages and its part of shared ones; 0 once it has ended."""
     try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 2**20

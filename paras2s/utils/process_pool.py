@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -42,6 +43,8 @@ def native_threads(most: int = 2) -> int:
 def _begin(parent: int) -> None:
     """Set up a worker process: one thread for the libraries that it loads, and an end with the parent's end."""
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    # Ctrl-C reaches every process of the terminal; the parent ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     # A worker whose parent was killed would wait for work for ever, and hold a core and its memory.
     def watch() -> None:

@@ -19,9 +19,9 @@ LOG_WIDTH = 160
 
 
 def open_console(to_stderr: bool = False) -> Console:
-    """Open the terminal, or a log that is wide enough for tables."""
-    console = Console(stderr=to_stderr)
-    return console if console.is_terminal else Console(stderr=to_stderr, width=LOG_WIDTH)
+    """Open the terminal, or a log that is wide enough for tables. Brackets are text: names and a judge's words hold them."""
+    console = Console(stderr=to_stderr, markup=False, emoji=False)
+    return console if console.is_terminal else Console(stderr=to_stderr, width=LOG_WIDTH, markup=False, emoji=False)
 
 
 class Bar:
@@ -49,7 +49,7 @@ class Bar:
         if not self._quiet and not self._console.is_terminal and done < total and now - self._logged_s >= LINE_EVERY_S:
             self._logged_s = now
             left = f", {left_s:.0f} s left" if left_s is not None else ""
-            self._console.print(f"{self._name:>22} {done}/{total}{left} {note}", highlight=False)
+            self._console.print(f"{self._name:>22} {done}/{total}{left} {note}", highlight=False, markup=False)
 
 
 @contextlib.contextmanager
@@ -58,8 +58,8 @@ def progress_bar(
 ) -> Iterator[Bar]:
     """Show a progress bar inside a `with` block."""
     columns = (
-        TextColumn("{task.description:>22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}"),
+        TextColumn("{task.description:>22}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False),
     )  # fmt: skip
     with Progress(*columns, console=console, disable=quiet) as progress:
         yield Bar(console, name, quiet, progress, progress.add_task(name, total=total, note=""), tell)

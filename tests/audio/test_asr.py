@@ -159,6 +159,37 @@ def test_reference_without_words_is_refused() -> None:
         word_error_rate("?!", "hello")
 
 
+@pytest.mark.parametrize(
+    ("text", "transcript", "expected"),
+    [
+        ("The total is 42 dollars.", "The total is 97 dollars.", 0.25),
+        ("The total is 42 dollars.", "The total is forty-two dollars.", 0.0),
+        ("I have 3 cats.", "I have three cats.", 0.0),
+        ("Call 112.", "Call.", 0.5),
+        ("Call 112.", "Call one one two.", 0.0),
+        ("42", "42", 0.0),
+        ("1,000 days", "one thousand days", 0.0),
+        ("A naïve café.", "A naive cafe.", 0.0),
+        ("Straße, Łódź, smørrebrød", "strasse lodz smorrebrod", 0.0),
+        ("Добрый вечер", "добрый день", 0.5),
+        ("नमस्ते दुनिया", "नमस्ते", 0.5),
+        ("今天天气", "今天", 0.5),
+        ("hello 世界", "hello", 2 / 3),
+    ],
+)
+def test_numbers_are_words_and_other_scripts_count(text: str, transcript: str, expected: float) -> None:
+    assert word_error_rate(text, transcript) == pytest.approx(expected)
+
+
+def test_the_recogniser_has_one_thread_whatever_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of several threads round otherwise, and clipped speech got other words where OMP_NUM_THREADS was 1."""
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr("faster_whisper.WhisperModel", lambda *_, **options: given.append(options))
+    monkeypatch.setattr(asr, "_Recogniser", lambda whisper: whisper)
+    asr._recogniser.__wrapped__(asr.EMBEDDED)
+    assert given[0]["cpu_threads"] == 1
+
+
 def test_normalise_keeps_letters_and_apostrophes() -> None:
     assert normalise_words("  It's  OK -- really!\n") == "it's ok really"
 

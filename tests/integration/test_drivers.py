@@ -29,6 +29,7 @@ from paras2s.grpo import train_grpo
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Sampling
 from paras2s.rollout import worker_group, workers
+from paras2s.rollout.local_ray import start_ray
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, StepAnswers
 from paras2s.rollout.store import FOLDER as ROLLOUTS
 from paras2s.rollout.timeline import FILE
@@ -41,7 +42,7 @@ from paras2s.utils.seeds import FirstStep
 
 @pytest.fixture(scope="module", autouse=True)
 def _ray() -> Iterator[None]:
-    workers.start_ray(None, cpus=8)
+    start_ray(None, cpus=8)
     yield
     ray.shutdown()
 

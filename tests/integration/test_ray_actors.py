@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import ray
 import torch
@@ -34,7 +35,8 @@ from paras2s.reward.reward_model.model import EncodedQuestion, RewardModel, Rewa
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.reward.sources.composite import RewardSetup
 from paras2s.rollout.engine import NativeEngine, answer_seeds
-from paras2s.rollout.workers import LearnerActor, RewardWorker, RolloutWorker, start_ray
+from paras2s.rollout.local_ray import start_ray
+from paras2s.rollout.workers import LearnerActor, RewardWorker, RolloutWorker
 from paras2s.types import Reward, Rollout, Unscored
 
 STEPS, GROUP = 6, 3
@@ -77,6 +79,14 @@ def _ray() -> Iterator[None]:
     start_ray(None)
     yield
     ray.shutdown()
+
+
+def test_nothing_of_ray_listens_but_on_the_loopback_address() -> None:
+    here = psutil.Process()
+    sockets = [socket for process in (here, *here.children(recursive=True)) for socket in process.net_connections("inet")]
+    addresses = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
+    assert addresses
+    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
 
 @pytest.fixture(scope="module", autouse=True)

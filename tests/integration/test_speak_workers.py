@@ -22,6 +22,7 @@ from paras2s.errors import PolicyError
 from paras2s.grpo import open_workers, train_grpo
 from paras2s.policy.types import Sampling
 from paras2s.rollout import workers
+from paras2s.rollout.local_ray import start_ray
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch
 from paras2s.rollout.timeline import FILE
 from paras2s.utils.io import read_jsonl
@@ -31,7 +32,7 @@ SPEAK = counts(speak=2)
 
 @pytest.fixture(scope="module", autouse=True)
 def _ray() -> Iterator[None]:
-    workers.start_ray(None, cpus=8)
+    start_ray(None, cpus=8)
     yield
     ray.shutdown()
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from paras2s.errors import ConfigError
-from paras2s.rollout import workers
+from paras2s.rollout import local_ray, workers
 from paras2s.rollout.timeline import SpanRecorder
 
 
@@ -46,7 +46,7 @@ def test_a_turns_memory_goes_back_to_the_device(freed: list[bool]) -> None:
 def test_a_worker_without_a_gpu_sees_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.environ", dict(os.environ))
     os.environ.pop("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", None)
-    monkeypatch.setattr(workers.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(local_ray.ray, "is_initialized", lambda: False)
     with pytest.raises(ConfigError, match="nothing listens"):
-        workers.start_ray("127.0.0.1:1")
+        local_ray.start_ray("127.0.0.1:1")
     assert os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] == "1"

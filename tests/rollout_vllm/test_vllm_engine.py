@@ -24,8 +24,8 @@ from paras2s.policy.types import Prompt, SampleRequest, Sampling
 from paras2s.policy.weights import to_arrays
 from paras2s.rollout import vllm_engine
 from paras2s.rollout.engine import NativeEngine, answer_seeds
+from paras2s.rollout.local_ray import start_ray
 from paras2s.rollout.vllm_engine import VllmEngine, engine_python
-from paras2s.rollout.workers import start_ray
 from paras2s.types import Rollout
 
 CONFIG = SamplingConfig(engine="vllm")

@@ -18,8 +18,8 @@ import torch
 
 import paras2s
 from paras2s.rollout.engine import answer_seeds
+from paras2s.rollout.local_ray import start_ray
 from paras2s.rollout.vllm_worker import BLOCK_TOKENS, VllmWorker
-from paras2s.rollout.workers import start_ray
 
 REPOSITORY = Path(paras2s.__file__).parents[1]
 OTHER_PYTHON = REPOSITORY / ".venv-vllm" / "bin" / "python"

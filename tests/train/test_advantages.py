@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from paras2s.configs.schema.align import AlignConfig, ObjectiveConfig
-from paras2s.errors import ConfigError
+from paras2s.errors import ConfigError, JudgeError
 from paras2s.train.advantages import ADVANTAGES, MARKS, advantages_of, group_advantages, is_flat, scored_only
 from paras2s.train.algorithm import check_algorithm, rule_of
 from paras2s.train.batching import top_groups_by_reward_std
@@ -187,3 +187,10 @@ def test_every_rule_is_reached_from_a_config() -> None:
 def test_mixtures_that_mean_nothing_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=f"align.objective: loss_type {settings['objective']['loss_type']}: .*{said}"):
         check_algorithm(AlignConfig(**settings))
+
+
+@pytest.mark.parametrize("rule", ["group", "none", "sources", "best", "pair"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_reward_that_is_no_number_is_refused(rule: str, value: float) -> None:
+    with pytest.raises(JudgeError, match=r"answer 1 of group 0: a reward of (nan|inf); a missing reward is Unscored"):
+        group_advantages([[1.0, value, 2.0]], rule)

@@ -103,3 +103,35 @@ def test_missing_and_broken_json_name_the_file(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_bytes(b"\xff{")
     with pytest.raises(DataError, match=r"bad\.json: not valid JSON"):
         io.read_json(tmp_path / "bad.json")
+
+
+def test_files_that_macos_puts_beside_others_are_left_out(tmp_path: Path) -> None:
+    for name in ("b.wav", "._b.wav", "a.wav", "._a.wav"):
+        (tmp_path / name).touch()
+    assert [path.name for path in io.without_mac_files(tmp_path.glob("*.wav"))] == ["a.wav", "b.wav"]
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "free disk space"),
+        (errno.EROFS, "read-only"),
+        (errno.EACCES, "may write to"),
+        (errno.ENOENT, "check the disk"),
+    ],
+)
+def test_a_failed_write_says_why_and_what_to_do(number: int, advice: str) -> None:
+    said = str(io.cannot_write(Path("a.json"), OSError(number, os.strerror(number))))
+    assert said.startswith(f"cannot write a.json: {os.strerror(number)}; ")
+    assert advice in said
+
+
+def test_a_users_rows_may_come_from_windows_and_the_last_needs_no_line_break(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\r\n\r\n{"a": 2}')
+    assert list(io.read_rows(path)) == [(1, {"a": 1}), (3, {"a": 2})]
+    path.write_bytes(b'{"a": 1}\n{"a": 2')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: not valid JSON"):
+        list(io.read_rows(path))
+    # The end of our own log may be cut off by a kill.
+    assert list(io.read_jsonl(path)) == [{"a": 1}]

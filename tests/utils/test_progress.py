@@ -15,7 +15,7 @@ from rich.console import Console
 from paras2s.configs.schema.run import RunConfig
 from paras2s.run import PROGRESS, Run
 from paras2s.utils.io import read_json
-from paras2s.utils.progress import progress_bar
+from paras2s.utils.progress import open_console, progress_bar
 
 
 def test_it_tells_every_five_seconds_and_knows_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,3 +44,17 @@ def test_a_disk_that_refuses_stops_nothing(tmp_path: Path) -> None:
     Run(RunConfig(name="x", run_dir=tmp_path / "run"), Console(quiet=True), quiet=True).save_progress("speech", 1, 4, None)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert (tmp_path / "run").read_text() == "a file where the folder should be"
+
+
+HOSTILE = "tuned[/v2] '[/INST]' is not a label [bold]x[/bold] :smile:"
+
+
+def test_foreign_text_is_never_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(RunConfig(name="x", run_dir=tmp_path / "run"), open_console())
+    run.say(HOSTILE)
+    run.headline(HOSTILE)
+    open_console().print(HOSTILE)
+    with progress_bar(open_console(), HOSTILE, 10) as bar:
+        bar.at(1, 10, HOSTILE)
+    said = capsys.readouterr().out
+    assert said.startswith(f"{HOSTILE}\n" * 3)

@@ -11,7 +11,6 @@ says what their labels come to. What differs from the paper:
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from paras2s.errors import AudioError, DataError, first_problem
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.reward.judges.votes import swapped
 from paras2s.types import PairLabel
-from paras2s.utils.io import read_csv, read_text
+from paras2s.utils.io import read_csv, read_rows
 
 SNRS_DB = (1.0, 5.0, 10.0, 20.0, 30.0, 40.0)
 # Inaudible noise: what changes here is the judge's own randomness, and every other level is read against it.
@@ -120,16 +119,9 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
         for number, row in read_csv(path):
             yield number, {key: value for key, value in row.items() if value not in ("", None)}
         return
-    text = read_text(path)
     if path.suffix.lower() not in (".jsonl", ".ndjson"):
         raise DataError(f"{path}: expected .csv or .jsonl")
-    # Not splitlines: it would also break a row at a line separator inside its text.
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                yield number, json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}:{number}: not valid JSON ({error})") from error
+    yield from read_rows(path)
 
 
 def _pair_of(row: PairRow, folder: Path) -> ProbePair:

@@ -376,13 +376,13 @@ def show_probes(console: Console, report: ProbeReport) -> None:
                 counted = next(iter(part.shares.values()))
                 name = "" if number else result.name
                 rows.append((name, ", ".join(part.group), shares, f"{counted.n} of {counted.n_asked}", part_p(part)))
-        console.print(f"[bold]{escape(judge.judge)}{escape(task)}[/bold] {escape(judge.version)}", highlight=False)
+        console.print(f"[bold]{escape(judge.judge)}{escape(task)}[/bold] {escape(judge.version)}", highlight=False, markup=True)
         Table(("probe", "of", "shares with 95 % intervals", "n", "p"), rows, sections=sections).show(console)
         for result in judge.probes:
-            console.print(f"[bold]{result.name}[/bold] {escape(sentence(result))}", highlight=False)
+            console.print(f"[bold]{escape(result.name)}[/bold] {escape(sentence(result))}", highlight=False, markup=True)
             for reason, count in sorted(result.unscored.items(), key=lambda item: -item[1])[:SHOWN_REASONS]:
-                console.print(f"    {count} unscored: {escape(reason)}", highlight=False)
+                console.print(f"    {count} unscored: {escape(reason)}", highlight=False, markup=True)
         if margin := margin_text(judge):
             console.print(margin, highlight=False, markup=False)
         if judge.stopped:
-            console.print(f"[bold red]stopped[/bold red]: {escape(judge.stopped)}", highlight=False)
+            console.print(f"[bold red]stopped[/bold red]: {escape(judge.stopped)}", highlight=False, markup=True)

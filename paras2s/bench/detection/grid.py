@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from rich.console import Console
 
@@ -20,8 +19,8 @@ from paras2s.bench.detection.data import SUITES, load_pairs, load_rows
 from paras2s.bench.detection.report import detection_report
 from paras2s.bench.detection.run import DetectionOptions, estimate_detection, run_detection
 from paras2s.clients.chat import Bill
-from paras2s.errors import BudgetError, ConfigError, first_problem, one_line
-from paras2s.utils.io import write_json
+from paras2s.errors import BudgetError, ConfigError, first_problem
+from paras2s.utils.io import read_yaml, write_json
 from paras2s.utils.tables import Table, number_text
 
 
@@ -75,9 +74,7 @@ def load_grid(path: Path) -> GridConfig:
         ConfigError: missing, not such a file, or an unknown suite; names the key.
     """
     try:
-        grid = GridConfig.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read ({one_line(error)})") from error
+        grid = GridConfig.model_validate(read_yaml(path, "cannot be read"))
     except ValidationError as error:
         raise ConfigError(f"{path}: {first_problem(error, 'grid')}") from error
     folder = path.parent

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paras2s.audio.asr import normalise_words, word_error_rate
+from paras2s.audio.asr import countable_words, word_error_rate
 from paras2s.audio.clip import Clip
 from paras2s.bench.made_from import sent
 from paras2s.bench.results import FITTING_SCORE
@@ -51,7 +51,7 @@ class JudgedAnswer:
     def row_fields(self, text_stream: str, judge: str) -> dict[str, Any]:
         """Return the fields of an `AnswerRow` that a judge fills, for an answer with this text stream."""
         verdict, transcript = self.verdict, self.verdict.transcript
-        comparable = transcript is not None and bool(normalise_words(text_stream))
+        comparable = transcript is not None and bool(countable_words(text_stream))
         fields = {
             "transcript": transcript,
             "tone": None,

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
 from paras2s.audio.clip import read_clip
@@ -22,12 +21,12 @@ from paras2s.bench.results import require_new
 from paras2s.bench.systems import SUFFIXES
 from paras2s.bench.verdict_file import VerdictFile, judge_readable
 from paras2s.clients.chat import Bill
-from paras2s.errors import AudioError, BudgetError, ConfigError, DataError, StorageError, one_line
+from paras2s.errors import AudioError, BudgetError, ConfigError, DataError, StorageError
 from paras2s.reward.judges.audio_judge.ensemble_rules import DEFAULT_ENSEMBLE, ENSEMBLE, find_ensemble
 from paras2s.reward.judges.audio_judge.judge import AudioJudge, at_rate
 from paras2s.reward.judges.base import MAX_CLIP_S, Pair, Progress, Utterance
 from paras2s.types import Preference, Unscored, to_json
-from paras2s.utils.io import read_jsonl, write_json, write_text
+from paras2s.utils.io import read_jsonl, read_yaml, without_mac_files, write_json, write_text
 from paras2s.utils.progress import progress_bar
 
 # Comparisons whose recordings are encoded, and in memory, at once.
@@ -66,7 +65,8 @@ class RankingOptions:
             raise ConfigError(f"--reference {self.reference}: is not among the systems: {', '.join(self.systems)}")
         if len(self.systems) < 2:
             raise ConfigError(f"--system: give at least one system that meets {self.reference}")
-        paths = sorted(path for path in self.instructions.glob("*") if path.suffix.lower() in SUFFIXES)[: self.limit]
+        clips = (path for path in self.instructions.glob("*") if path.suffix.lower() in SUFFIXES)
+        paths = without_mac_files(clips)[: self.limit]
         if not paths:
             raise ConfigError(f"--instructions {self.instructions}: holds no clip; give a folder of ID.wav")
         if len({path.stem for path in paths}) < len(paths):
@@ -324,10 +324,7 @@ def read_names(file: Path | None, aliases: Sequence[str]) -> dict[str, str]:
     """
     renamed: dict[str, str] = {}
     if file is not None:
-        try:
-            values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"--names {file}: cannot be read ({one_line(error)})") from error
+        values = read_yaml(file, "cannot be read as --names")
         if not isinstance(values, dict) or not all(isinstance(name, str) and name for pair in values.items() for name in pair):
             raise ConfigError(f"--names {file}: expected lines such as 'Moshi: moshi', people's name and that of the verdicts")
         renamed |= values

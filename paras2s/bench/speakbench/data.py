@@ -5,6 +5,7 @@ The audio stays where the user has it; the labels hold its names under that root
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ def read_pair_audio(pair: SuitePair, root: Path) -> Pair | Unscored:
     try:
         first, second = (_read(root, name) for name in (pair.audio1_path, pair.audio2_path))
         spoken = _under(root, pair.instruction_path)
-        instruction = _read(root, pair.instruction_path) if spoken.is_file() else None
+        instruction = _read(root, pair.instruction_path) if os.path.isfile(spoken) else None
     except AudioError as error:
         return Unscored("audio", str(error))
     return Pair(Utterance(instruction, pair.instruction_text), first, second)

@@ -11,10 +11,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from paras2s.errors import DataError, first_problem, one_line
+from paras2s.errors import DataError, first_problem
+from paras2s.utils.io import read_yaml
 
 # Style elements that an instruction may ask for (StyleSet, 3.1).
 Element = Literal[
@@ -117,10 +117,7 @@ def _load(path: Path | None, shipped: str, kind: type[ItemKind]) -> list[ItemKin
         DataError: missing, not YAML, no list, an item with a missing, unknown or wrong key, or an id that occurs twice.
     """
     source = path or resources.files(__package__).joinpath(shipped)
-    try:
-        rows: Any = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DataError(f"{source}: cannot be read ({one_line(error)}); give a YAML list of items") from error
+    rows: Any = read_yaml(source, "cannot be read as a YAML list of items", DataError)
     if not isinstance(rows, list) or not rows:
         raise DataError(f"{source}: expected a list of items, each with {', '.join(kind.model_fields)}")
     items: list[ItemKind] = []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paras2s.errors import DataError, one_line
+from paras2s.errors import DataError
+from paras2s.utils.io import read_rows
 
 SUBSETS = {
     **dict.fromkeys(("alpacaeval", "alpacaeval_full", "commoneval", "wildvoice"), "open"),
@@ -48,23 +48,17 @@ def load_voicebench(path: Path, subset: str | None = None) -> list[VoiceBenchIte
     Raises:
         DataError: missing, empty, a subset that is unknown or left out, or a row that is wrong; names file:line and key.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)})") from error
     items: dict[str, VoiceBenchItem] = {}
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise DataError("expected an object")
-                item = _item(row, f"{path.stem}/{number}", _subset(path.stem, row, subset))
-                if item.id in items:
-                    raise DataError(f"id: {item.id!r} occurs more than once")
-            except (DataError, json.JSONDecodeError) as error:
-                raise DataError(f"{path}:{number}: {one_line(error)}") from error
-            items[item.id] = item
+    for number, row in read_rows(path):
+        try:
+            if not isinstance(row, dict):
+                raise DataError("expected an object")
+            item = _item(row, f"{path.stem}/{number}", _subset(path.stem, row, subset))
+            if item.id in items:
+                raise DataError(f"id: {item.id!r} occurs more than once")
+        except DataError as error:
+            raise DataError(f"{path}:{number}: {error}") from error
+        items[item.id] = item
     if not items:
         raise DataError(f"{path}: holds no items")
     return list(items.values())

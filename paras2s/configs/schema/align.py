@@ -96,9 +96,11 @@ class ObjectiveConfig(Section):
     audio_weight: float = Field(0.3, ge=0, description="weight of the audio stream, for average per_stream")
     clip_low: float = Field(0.2, ge=0)
     clip_high: float = Field(0.2, ge=0)
-    ratio_cap: float | None = Field(None, description="two-sided clipping: upper bound of the unclipped ratio")
+    ratio_cap: float | None = Field(None, gt=0, description="two-sided clipping: upper bound of the unclipped ratio")
     tis_cap: float | None = Field(
-        None, description="truncated importance sampling: cap of exp(learner - sampler log-prob) by token; None: no correction"
+        None,
+        gt=0,
+        description="truncated importance sampling: cap of exp(learner - sampler log-prob) by token; None: no correction",
     )
     max_logprob_gap: float = Field(
         0.1, gt=0, description="largest gap of sampler and learner on policy, nats a token; more stop the run"

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import os
+import re
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from paras2s.errors import ConfigError, one_line
+from paras2s.errors import ConfigError
+from paras2s.utils.io import read_yaml
+
+# What torch and numpy take for a whole number.
+LARGEST_INT = 2**63 - 1
+MAX_SEED = 2**32 - 1
+# A value that may be a key, put into the wrong field, is not printed.
+SECRET_KEY = re.compile(r"key|token|secret|password", re.IGNORECASE)
+SECRET = re.compile(r"\b(?:sk|pk|hf|gsk|xai|AIza)[-_]?[A-Za-z0-9_-]{12,}|\b[A-Za-z0-9_-]{32,}\b")
+LONGEST_SHOWN = 120
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen; unknown keys are errors."""
+    """Base of all sections: frozen; unknown keys are errors, numbers are finite, paths may begin with ~ and hold $VARIABLES."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _usable(cls, value: Any) -> Any:
+        if isinstance(value, Path):
+            return expanded(value)
+        if isinstance(value, int) and abs(value) > LARGEST_INT:
+            raise ValueError(f"a number of more than {len(str(LARGEST_INT)) - 1} digits")
+        return value
+
+
+def expanded(path: Path) -> Path:
+    """Return a path with ~ and variables of the environment replaced."""
+    return Path(os.path.expandvars(os.path.expanduser(path)))
 
 
 Config = TypeVar("Config", bound=Section)
@@ -45,7 +70,14 @@ def _complaint(item: Any, key: str) -> str:
         return "unknown key; `paras2s config` prints all keys"
     said = f"{item['msg'][0].lower()}{item['msg'][1:]}"
     # Of a rule between several keys the input is all of them.
-    return said if isinstance(item["input"], dict) else f"{said} (got {item['input']!r})"
+    return said if isinstance(item["input"], dict) else f"{said} (got {_shown(key, item['input'])})"
+
+
+def _shown(key: str, value: Any) -> str:
+    text = repr(value)
+    if isinstance(value, str) and (SECRET_KEY.search(key) or SECRET.search(value)):
+        return f"a text of {len(value)} characters, not shown since it may be a key"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
 def read_values(path: Path) -> Any:
@@ -54,12 +86,9 @@ def read_values(path: Path) -> Any:
     Raises:
         ConfigError: missing file, bad YAML.
     """
-    try:
-        return yaml.safe_load(path.read_text()) or {}
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such config; give a YAML file, or the name of a shipped config") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: not valid YAML ({one_line(error)})") from error
+    if not os.path.exists(path):
+        raise ConfigError(f"{path}: no such config; give a YAML file, or the name of a shipped config")
+    return read_yaml(path) or {}
 
 
 def load_section(path: Path, overrides: dict[str, Any] | None, kind: type[Config]) -> Config:

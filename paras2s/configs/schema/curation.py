@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from paras2s.configs.schema.base import Section, load_section
+from paras2s.configs.schema.base import MAX_SEED, Section, load_section
 from paras2s.configs.schema.endpoints import EndpointConfig, ExtractorConfig, LLMConfig
 from paras2s.utils.plugins import require_part
 
@@ -57,7 +57,7 @@ class CurationConfig(Section):
     name: str
     folder: Path = Path("runs/curated")
     cache_dir: Path = Path("runs/cache")
-    seed: int = 0
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     categories: tuple[str, ...] = ("emotion", "sarcasm", "age", "gender")
     category_file: Path | None = Field(None, description="YAML with categories of your own, beside or in place of the shipped")
     prompts: Path | None = Field(None, description="folder of your own prompts; shipped prompts replace missing files")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-from paras2s.configs.schema.base import preset_path, read_values, shipped_presets
+from paras2s.configs.schema.base import expanded, preset_path, read_values, shipped_presets
 from paras2s.errors import ConfigError
 
 # Architecture named by a checkpoint -> kind of policy that reads it.
@@ -61,8 +62,8 @@ def merge(beneath: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 def _kind_in(folder: Any) -> str | None:
     """Return the kind of a local checkpoint; None if there is none, which its stage reports."""
     for name, key in (("policy.json", "architecture"), ("config.json", "architectures")):
-        path = Path(str(folder)) / name
-        if path.is_file():
+        path = expanded(Path(str(folder))) / name
+        if os.path.isfile(path):
             values = read_values(path)
             named = values.get(key) if isinstance(values, dict) else None
             return ARCHITECTURES.get(str(named[0] if isinstance(named, list) and named else named))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from paras2s.configs.schema.align import AlignConfig, AugmentConfig, LoraConfig, RoleConfig, RolloutRoleConfig
-from paras2s.configs.schema.base import Section, parse_config, read_values, with_overrides
+from paras2s.configs.schema.base import MAX_SEED, Section, parse_config, read_values, with_overrides
 from paras2s.configs.schema.families import with_family
 from paras2s.utils.plugins import require_part
 
@@ -60,15 +60,26 @@ class PolicyConfig(Section):
     )
     device: str = Field("auto", description="cpu, cuda, cuda:1; auto: a GPU if available")
     dtype: Literal["float32", "bfloat16"] | None = Field(None, description="precision of the weights; None: as stored")
-    hidden_size: int = 224
-    intermediate_size: int = 576
-    num_layers: int = Field(4, description="layers of the text path: shared + text branch")
-    tap_layer: int = Field(1, description="layer after which the audio branch starts (0-based)")
-    num_heads: int = 4
-    num_kv_heads: int = 4
+    hidden_size: int = Field(224, ge=2)
+    intermediate_size: int = Field(576, ge=1)
+    num_layers: int = Field(4, ge=1, description="layers of the text path: shared + text branch")
+    tap_layer: int = Field(1, ge=0, description="layer after which the audio branch starts (0-based)")
+    num_heads: int = Field(4, ge=1)
+    num_kv_heads: int = Field(4, ge=1)
     audio_delay_steps: int = Field(1, ge=0, description="steps by which the text runs ahead of the audio")
-    text_pieces: int = Field(2000, description="word pieces of the text vocabulary")
-    max_answer_steps: int = Field(52, description="longest answer; 52 steps are 4.2 s at 12.5 steps a second")
+    text_pieces: int = Field(2000, ge=1, description="word pieces of the text vocabulary")
+    max_answer_steps: int = Field(52, ge=1, description="longest answer; 52 steps are 4.2 s at 12.5 steps a second")
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> PolicyConfig:
+        if self.hidden_size % (2 * self.num_heads) or self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size}, num_heads {self.num_heads}, num_kv_heads {self.num_kv_heads}: a head's width "
+                "must be whole and even, and num_kv_heads must divide num_heads"
+            )
+        if self.tap_layer >= self.num_layers:
+            raise ValueError(f"tap_layer {self.tap_layer} is outside the {self.num_layers} layers, which count from 0")
+        return self
 
     @property
     def torch_dtype(self) -> Any:
@@ -89,11 +100,11 @@ class WarmupConfig(Section):
     )
     steps: int = Field(260, ge=0, description="updates; 0: align released weights without warm-up")
     batch_size: int = Field(24, ge=1)
-    lr: float = 1.5e-3
-    weight_decay: float = 0.05
+    lr: float = Field(1.5e-3, ge=0)
+    weight_decay: float = Field(0.05, ge=0)
     augment: AugmentConfig = AugmentConfig()
-    text_weight: float = Field(1.0, description="weight of the text loss beside the audio loss")
-    first_token_weight: float = Field(4.0, description="weight of the first text token, which decides the answer")
+    text_weight: float = Field(1.0, ge=0, description="weight of the text loss beside the audio loss")
+    first_token_weight: float = Field(4.0, ge=0, description="weight of the first text token, which decides the answer")
     lora: LoraConfig | None = Field(None, description="train adapters alone, and fold them in at the end")
     micro_batch_size: int | None = Field(None, ge=1, description="examples in one pass; None: the batch, split over the cores")
     gradient_checkpointing: bool = Field(False, description="recompute activations for the gradient")
@@ -136,13 +147,13 @@ class DistillConfig(Section):
     degenerate_answers: int = Field(
         96, ge=1, description="answers of each kind (silence, noise, a loop ...) to learn with score 1"
     )
-    temperature: float = 1.2
+    temperature: float = Field(1.2, gt=0)
     rollout: RolloutRoleConfig | None = Field(None, description="samplers, at align.workers.ray_address; None: this process")
-    steps: int = 1000
-    batch_size: int = 48
-    lr: float = 2e-3
-    hidden_size: int = 128
-    layers: int = 2
+    steps: int = Field(1000, ge=1)
+    batch_size: int = Field(48, ge=1)
+    lr: float = Field(2e-3, ge=0)
+    hidden_size: int = Field(128, ge=1)
+    layers: int = Field(2, ge=1)
     refresh_every: int | None = Field(
         None,
         ge=1,
@@ -224,7 +235,7 @@ class RunConfig(Section):
     """Settings of a run."""
 
     name: str = "demo"
-    seed: int = 0
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     run_dir: Path = Path("runs/demo")
     cache_dir: Path = Path("runs/cache")
     data: DataConfig = DataConfig()

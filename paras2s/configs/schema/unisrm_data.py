@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from paras2s.configs.schema.audio_judge import AudioInputConfig
-from paras2s.configs.schema.base import Section, load_section, preset_path
+from paras2s.configs.schema.base import MAX_SEED, Section, load_section, preset_path
 from paras2s.configs.schema.curation import TTS_ENGINES, SynthesisVoice
 from paras2s.configs.schema.endpoints import EndpointConfig, LLMConfig
 
@@ -105,7 +105,7 @@ class UniSRMDataConfig(Section):
     kind: Literal["unisrm_data"]
     name: str
     cache_dir: Path = Path("runs/cache")
-    seed: int = 0
+    seed: int = Field(0, ge=0, le=MAX_SEED)
     sizes: dict[DataSet, SplitSizes] = Field(description="requested items (Table 9)")
     max_tries: float = Field(1.5, ge=1, description="most pairs made for each requested item; the judge drops some")
     max_failed_share: float = Field(0.5, gt=0, le=1, description="largest share of failures in a stage; more stop the build")

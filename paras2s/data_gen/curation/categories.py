@@ -13,7 +13,8 @@ from pydantic import Field, StringConstraints, model_validator
 from paras2s.audio.asr import normalise_words
 from paras2s.configs.schema.base import Section, parse_config
 from paras2s.configs.schema.curation import Engine
-from paras2s.errors import ConfigError, one_line
+from paras2s.errors import ConfigError
+from paras2s.utils.io import read_yaml
 
 Split = Literal["train", "validation", "test"]
 # Names become file names.
@@ -66,12 +67,9 @@ def load_categories(path: Path | None = None) -> dict[str, QueryCategory]:
         ConfigError: missing, not YAML, or not such a file; names the key.
     """
     shipped = resources.files("paras2s.data_gen.curation").joinpath("categories.yaml")
-    values: dict[str, Any] = yaml.safe_load(shipped.read_text())
+    values: dict[str, Any] = yaml.safe_load(shipped.read_text(encoding="utf-8"))
     if path is not None:
-        try:
-            own = yaml.safe_load(path.read_text())
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise ConfigError(f"{path}: not a file of categories ({one_line(error)})") from error
+        own = read_yaml(path, "not a file of categories")
         if not isinstance(own, dict):
             raise ConfigError(f"{path}: expected categories by name")
         if strange := [name for name in own if not NAME.fullmatch(str(name))]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paras2s.audio.asr import normalise_words, word_error_rate
+from paras2s.audio.asr import countable_words, word_error_rate
 from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.configs.schema.curation import CurationConfig
 from paras2s.configs.schema.endpoints import ExtractorConfig
@@ -89,7 +89,7 @@ class ClipMeasurer:
 
         import ray.data
 
-        from paras2s.rollout.workers import start_ray
+        from paras2s.rollout.local_ray import start_ray
 
         start_ray(self.ray_address)
         extractors, tone, cache = self._extractors, self.config.tone, self._cache.resolve()
@@ -143,7 +143,7 @@ def filter_clip(
         probability = share if isinstance(share, float) else None
         if transcript is None:
             by, reason = "words", f"no transcript: {measured.why_absent(RESPONSE)}"
-        elif not normalise_words(script.text):
+        elif not countable_words(script.text):
             by, reason = "words", "the sentence holds no word"
         elif isinstance(share, Unmeasured) and script.clip is None:
             error_rate = word_error_rate(script.text, transcript)
@@ -271,7 +271,7 @@ def _take(result: SpeechResult, blueprint: Blueprint | None, answer: PlannedAnsw
     if not isinstance(result, Clip):
         return None, result.reason, None
     transcript = blueprint.value(RESPONSE) if blueprint is not None else None
-    if transcript is None or not normalise_words(answer.text):
+    if transcript is None or not countable_words(answer.text):
         return result, "no transcript", None
     return result, transcript, word_error_rate(answer.text, transcript)
 

@@ -57,7 +57,7 @@ class Family:
 
 
 def _read(name: str) -> Any:
-    return yaml.safe_load(resources.files("paras2s.data_gen.scripted").joinpath(name).read_text())
+    return yaml.safe_load(resources.files("paras2s.data_gen.scripted").joinpath(name).read_text(encoding="utf-8"))
 
 
 @functools.lru_cache(maxsize=1)

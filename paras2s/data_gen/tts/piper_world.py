@@ -116,7 +116,7 @@ def speak_plain(texts: Sequence[str]) -> list[Clip]:
     voice = asset_path("piper_voice")
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "lines.txt")
-        script.write_text("\n".join(texts) + "\n")
+        script.write_text("\n".join(texts) + "\n", encoding="utf-8")
         # -P: a file piper.py in the current folder is not Piper.
         command = [sys.executable, "-P", "-m", "paras2s.data_gen.tts.one_thread", "piper"]
         command += ["-m", str(voice), "-i", str(script), "-d", folder]

@@ -5,16 +5,15 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from zipfile import BadZipFile
 
 import numpy as np
 
 from paras2s.audio.clip import Clip
 from paras2s.audio.prosody import VERSION as PROSODY_VERSION
 from paras2s.audio.prosody import describe
-from paras2s.errors import DataError
 from paras2s.policy.embedded.codec2 import Codec, Codec2Pairs
 from paras2s.policy.types import ClipStore
+from paras2s.utils.io import reading
 
 VERSION = f"{Codec2Pairs.version}+{PROSODY_VERSION}"
 
@@ -40,11 +39,8 @@ class ClipFeatures:
         Raises:
             DataError: the file is cut off or another kind.
         """
-        try:
-            with np.load(io.BytesIO(data)) as held:
-                return cls(held["codes"].astype(np.int64), held["steps"], held["utterance"])
-        except (ValueError, KeyError, OSError, EOFError, BadZipFile) as error:
-            raise DataError(f"{name}: not a percept ({error}); delete it and it is made again") from error
+        with reading(name, "not a percept", "; delete it and it is made again"), np.load(io.BytesIO(data)) as held:
+            return cls(held["codes"].astype(np.int64), held["steps"], held["utterance"])
 
 
 def extract_features(clip: Clip, codec: Codec) -> ClipFeatures:

@@ -36,6 +36,7 @@ from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, Turn, slot_n
 from paras2s.policy.weights import (
     INDEX,
     check_state,
+    open_tensors,
     read_config,
     shard_files,
     stored_dtype,
@@ -96,29 +97,24 @@ def load_joined(
     Raises:
         PolicyError: a file cannot be read, or the tensors do not fit; nothing is then changed.
     """
-    from safetensors import SafetensorError, safe_open
-
-    files, path = list(files), None
+    files = list(files)
     rows = {name: [len(state[own]) for own in ours] for name, ours in names.items()}
     expected = joined_shapes(state, names)
     stored: dict[str, tuple[int, ...]] = {}
     passed_through: dict[str, Tensor] = {}
-    try:
-        for path in files:
-            with safe_open(path, "pt") as held:
-                for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
-                    if name in aside:
-                        passed_through[name] = held.get_tensor(name)
-                    else:
-                        stored[name] = tuple(held.get_slice(name).get_shape())
-        check_state(expected, stored, where)
-        for path in files:
-            with safe_open(path, "pt") as held:
-                for name in stored.keys() & set(held.keys()):
-                    for own, part in zip(names[name], held.get_tensor(name).split(rows[name]), strict=True):
-                        state[own].copy_(part)
-    except (FileNotFoundError, SafetensorError) as error:
-        raise PolicyError(f"{path or where}: cannot be read ({error}); copy the checkpoint again or make a new one") from error
+    for path in files:
+        with open_tensors(path) as held:
+            for name in held.keys():  # noqa: SIM118 - a safetensors file is no mapping
+                if name in aside:
+                    passed_through[name] = held.get_tensor(name)
+                else:
+                    stored[name] = tuple(held.get_slice(name).get_shape())
+    check_state(expected, stored, where)
+    for path in files:
+        with open_tensors(path) as held:
+            for name in stored.keys() & set(held.keys()):
+                for own, part in zip(names[name], held.get_tensor(name).split(rows[name]), strict=True):
+                    state[own].copy_(part)
     return passed_through
 
 

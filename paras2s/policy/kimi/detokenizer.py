@@ -6,8 +6,6 @@ do in the release. Left out: the prefill of a reference voice (the release answe
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from paras2s.audio.clip import Clip
-from paras2s.errors import PolicyError, one_line
+from paras2s.errors import PolicyError
 from paras2s.policy.kimi.bigvgan import BigVGAN, BigVGANConfig, learned_tensors
 from paras2s.policy.kimi.flow_matching import FlowConfig, FlowModel, KeysValues, euler
 from paras2s.policy.speaking import ANSWERS_AT_ONCE, batches_by_length
 from paras2s.policy.weights import check_state, shapes_of
+from paras2s.utils.io import read_json, read_yaml, reading
 
 # The time, in thousandths, at which finished mel is shown to the network for its keys and values: almost no noise left.
 REFRESH_TIME = 999
@@ -259,11 +257,8 @@ class KimiDetokenizer:
 
 
 def _read_config(path: Path) -> Mapping[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        config = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise PolicyError(f"{path}: cannot be read ({one_line(error)}); give the folder of the released model") from error
+    with reading(path, "cannot be read", "; give the folder of the released model", kind=PolicyError):
+        config = read_json(path) if path.suffix == ".json" else read_yaml(path)
     if not isinstance(config, dict):
         raise PolicyError(f"{path}: holds no mapping; give the released file")
     return config
@@ -271,10 +266,8 @@ def _read_config(path: Path) -> Mapping[str, Any]:
 
 def _read_tensors(path: Path, entry: str) -> dict[str, Tensor]:
     """Read tensors under `entry` of a torch file, on the CPU. Only tensors are unpickled: the file may come from anyone."""
-    try:
+    with reading(path, "cannot be read", "; give the folder of the released model", kind=PolicyError):
         stored = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise PolicyError(f"{path}: cannot be read ({one_line(error)[:200]}); give the folder of the released model") from error
     tensors = stored.get(entry) if isinstance(stored, dict) else None
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise PolicyError(f"{path}: no tensors under {entry!r}; give the released file")

@@ -114,7 +114,7 @@ class ContrastJudge(Judge):
         self._prompt = load_prompt("contrast", "contrast_question", config.prompts)
         self.prompt_hash = self._prompt.hash
         model = self._local.fingerprint if self._local else [config.llm.base_url, config.llm.extra_body]
-        template = None if config.chat_template is None else config.chat_template.read_text()
+        template = None if config.chat_template is None else config.chat_template.read_text(encoding="utf-8")
         scale = self._map.model_dump() if self._map else config.sigmoid_nats
         measured = [extractor.version for extractor in self._extractors]
         self.version = f"{VERSION}-{key_of([model, template, scale, config.styles, config.against, measured])[:8]}"
@@ -202,7 +202,7 @@ class ContrastJudge(Judge):
         if self.config.chat_template is not None:
             from jinja2.sandbox import SandboxedEnvironment
 
-            template = SandboxedEnvironment().from_string(self.config.chat_template.read_text())
+            template = SandboxedEnvironment().from_string(self.config.chat_template.read_text(encoding="utf-8"))
             return template.render(messages=messages, add_generation_prompt=True, bos_token="", eos_token="")
         return "".join(CHATML.format(**message) for message in messages) + "<|im_start|>assistant\n"
 

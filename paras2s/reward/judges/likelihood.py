@@ -38,7 +38,7 @@ class LocalLikelihoods:
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             raise ConfigError(f"model: {config.model} cannot be loaded ({one_line(error)[:300]})") from error
         if config.chat_template is not None:
-            self._tokenizer.chat_template = config.chat_template.read_text()
+            self._tokenizer.chat_template = config.chat_template.read_text(encoding="utf-8")
         if self._tokenizer.chat_template is None:
             raise ConfigError(f"model: {config.model} has no chat template; give one as chat_template")
         self._model, self._batch_size = loaded.to(config.device).eval(), config.batch_size

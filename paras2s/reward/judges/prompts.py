@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.clients.chat import Audio, Message
-from paras2s.errors import ConfigError, one_line
+from paras2s.errors import ConfigError
+from paras2s.utils.io import reading
 
 PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 OPEN, CLOSE = "<data {name}>", "</data>"
@@ -65,10 +66,8 @@ def read_prompt(name: str, folder: Path | None = None, package: str = "paras2s.r
     """
     own = folder / f"{name}.md" if folder else None
     source = own if own and own.is_file() else resources.files(package).joinpath(f"prompts/{name}.md")
-    try:
-        return source.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{source}: cannot be read ({one_line(error)})") from error
+    with reading(source, kind=ConfigError):
+        return source.read_text(encoding="utf-8").strip()
 
 
 def as_data(name: str, value: Any) -> str:

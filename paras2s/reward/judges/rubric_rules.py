@@ -15,13 +15,13 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from paras2s.audio.asr import normalise_words
-from paras2s.errors import ConfigError, first_problem, one_line
+from paras2s.errors import ConfigError, first_problem
 from paras2s.reward.judges.topic import taken_up, topic_words, without_topic
 from paras2s.types import Verdict
+from paras2s.utils.io import parse_yaml, reading
 
 if TYPE_CHECKING:
     from paras2s.reward.judges.base import Judge
@@ -203,11 +203,10 @@ def load_rubric(path: Path | None = None) -> tuple[Rubric, str]:
         ConfigError: missing, or not a rubric.
     """
     source = path or resources.files("paras2s.reward.judges").joinpath("rubric.yaml")
-    try:
-        text = source.read_text()
-        rules = {key: value for key, value in yaml.safe_load(text).items() if key != "kind"}
-        return Rubric(**rules), hashlib.sha256(text.encode()).hexdigest()[:16]
-    except ValidationError as error:
-        raise ConfigError(f"{source}: not a rubric ({first_problem(error, 'rubric')})") from error
-    except (OSError, UnicodeDecodeError, AttributeError, TypeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{source}: not a rubric ({one_line(error)})") from error
+    with reading(source, "not a rubric", kind=ConfigError):
+        text = source.read_text(encoding="utf-8")
+        rules = {key: value for key, value in dict(parse_yaml(text, source, "not a rubric")).items() if key != "kind"}
+        try:
+            return Rubric(**rules), hashlib.sha256(text.encode()).hexdigest()[:16]
+        except ValidationError as error:
+            raise ConfigError(f"{source}: not a rubric ({first_problem(error, 'rubric')})") from error

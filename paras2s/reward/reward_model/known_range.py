@@ -15,8 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paras2s.errors import JudgeError, one_line
-from paras2s.utils.io import write_bytes
+from paras2s.errors import JudgeError
+from paras2s.utils.io import reading, write_bytes
 
 FILE = "known_range.safetensors"
 # Share of the policy's own answers to held-out questions, before any reinforcement, that count as known.
@@ -65,12 +65,9 @@ class KnownRange:
         Raises:
             JudgeError: missing, or cut off.
         """
-        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         path = folder / FILE
-        try:
+        with reading(path, "cannot be read", "; run `paras2s distill` again", kind=JudgeError):
             stored = load_file(path)
             return cls(stored["states"], float(stored["limit"]))
-        except (FileNotFoundError, SafetensorError, KeyError) as error:
-            raise JudgeError(f"{path}: cannot be read ({one_line(error)}); run `paras2s distill` again") from error

@@ -22,10 +22,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor, nn
 
-from paras2s.errors import JudgeError, first_problem, one_line
+from paras2s.errors import JudgeError, first_problem
 from paras2s.reward.reward_model.known_range import KnownRange
 from paras2s.types import Unscored
-from paras2s.utils.io import read_json, write_bytes, write_json
+from paras2s.utils.io import read_json, reading, write_bytes, write_json
 
 SCORES = torch.arange(1.0, 6.0)
 MAX_STEPS = 160
@@ -243,7 +243,6 @@ class RewardModel(nn.Module):
             DataError: no config, or not JSON. JudgeError: wrong keys, weights that are missing, cut off or of other sizes, or
                 nothing says what it learned from.
         """
-        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
         described = folder / "reward_model.json"
@@ -252,11 +251,7 @@ class RewardModel(nn.Module):
         except ValidationError as error:
             raise JudgeError(f"{described}: {first_problem(error, 'config')}; run `paras2s distill` again") from error
         path = folder / "reward_model.safetensors"
-        try:
+        with reading(path, "does not fit reward_model.json", "; run `paras2s distill` again", JudgeError):
             model.load_state_dict(load_file(path))
-        except (FileNotFoundError, SafetensorError, RuntimeError) as error:
-            raise JudgeError(
-                f"{path}: does not fit reward_model.json ({one_line(error)}); run `paras2s distill` again"
-            ) from error
         model.known = KnownRange.load(folder)
         return model

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from paras2s.audio.asr import normalise_words, word_error_rate
+from paras2s.audio.asr import countable_words, word_error_rate
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.reward.blueprint.quality import OVERALL
 from paras2s.reward.blueprint.schema import RESPONSE
@@ -66,7 +66,7 @@ class WordErrorSource:
         transcript = None if answer.blueprint is None else answer.blueprint.value(RESPONSE)
         if transcript is None:
             return Unscored(self.kind, "no transcript of the answer")
-        if not normalise_words(answer.text):
+        if not countable_words(answer.text):
             return Unscored(self.kind, "the text stream holds no word to compare with")
         return on_scale(1.0 - word_error_rate(answer.text, transcript))
 

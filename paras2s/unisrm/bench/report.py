@@ -42,7 +42,9 @@ class JudgeResult:
 
 def load_published() -> Json:
     """Return the paper's figures."""
-    published: Json = yaml.safe_load(resources.files("paras2s.unisrm.bench").joinpath("published.yaml").read_text())
+    published: Json = yaml.safe_load(
+        resources.files("paras2s.unisrm.bench").joinpath("published.yaml").read_text(encoding="utf-8")
+    )
     return published
 
 

@@ -137,7 +137,9 @@ class _Session:
 @lru_cache(maxsize=1)
 def load_scenes() -> dict[str, Any]:
     """Load the scenes of T3 and the openers of T4."""
-    scenes: dict[str, Any] = yaml.safe_load(resources.files("paras2s.unisrm.data_gen").joinpath("scenes.yaml").read_text())
+    scenes: dict[str, Any] = yaml.safe_load(
+        resources.files("paras2s.unisrm.data_gen").joinpath("scenes.yaml").read_text(encoding="utf-8")
+    )
     return scenes
 
 

@@ -101,7 +101,7 @@ def test_options_are_found_on_one_line_and_reasoning_has_a_letter_or_yes_and_no(
 @pytest.mark.parametrize(
     ("name", "lines", "why"),
     [
-        ("alpacaeval", ["", '{"prompt": "x"'], "alpacaeval.jsonl:2: Expecting"),
+        ("alpacaeval", ["", '{"prompt": "x"'], "alpacaeval.jsonl:2: not valid JSON (Expecting"),
         ("alpacaeval", ["[1]"], ":1: expected an object"),
         ("alpacaeval", ['{"response": "x"}'], ":1: prompt: is missing"),
         ("alpacaeval", ['{"prompt": " "}'], ":1: prompt: expected text, found ' '"),

@@ -7,6 +7,7 @@ file of one task. A single clip is `clip`. A match is "same" or "different".
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +15,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from paras2s.audio.clip import Clip, read_clip
-from paras2s.errors import AudioError, DataError, first_problem, one_line
+from paras2s.errors import AudioError, DataError, first_problem
 from paras2s.reward.judges.base import Utterance
+from paras2s.utils.io import read_rows
 
 
 @dataclass(frozen=True)
@@ -86,17 +88,10 @@ def load_examples(path: Path) -> list[Example]:
         DataError: missing, a wrong row, or a clip that cannot be read; names the line.
     """
     examples = []
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)}); give a file of examples (JSONL)") from error
-    for number, line in enumerate(lines, 1):
-        # Unlike our own logs, whose last line may be cut off, every line that is not empty must be complete.
-        if not line.strip():
-            continue
+    for number, values in read_rows(path):
         where = f"{path}:{number}"
         try:
-            row = _Row.model_validate_json(line)
+            row = _Row.model_validate_json(json.dumps(values))
             clips = tuple(read_clip(path.parent / name) for name in row.paths)
             spoken = None if row.instruction is None else read_clip(path.parent / row.instruction)
         except ValidationError as error:

@@ -43,7 +43,7 @@ class KindClassifier:
 @functools.lru_cache(maxsize=1)
 def load_sentences() -> dict[str, tuple[str, ...]]:
     """Return the shipped sentences by kind."""
-    text = resources.files("paras2s.reward.judges.independent").joinpath("kinds.yaml").read_text()
+    text = resources.files("paras2s.reward.judges.independent").joinpath("kinds.yaml").read_text(encoding="utf-8")
     return {kind: tuple(rows) for kind, rows in yaml.safe_load(text).items()}
 
 

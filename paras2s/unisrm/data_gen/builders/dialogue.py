@@ -33,7 +33,7 @@ from paras2s.unisrm.data_gen.builders.scenario import with_words
 from paras2s.unisrm.data_gen.builders.writer import Writer
 from paras2s.unisrm.data_gen.layouts.entries import Dropped
 from paras2s.unisrm.data_gen.shortcuts import RECORDING
-from paras2s.utils.io import read_json, read_text
+from paras2s.utils.io import read_json, read_text, without_mac_files
 
 CORPUS = "dailytalk"
 TURN = re.compile(r"(\d+)_(\d+)_d(\d+)")
@@ -86,7 +86,7 @@ def read_dailytalk(root: Path) -> tuple[list[Dialogue], list[Dropped]]:
 def _turns(folder: Path, labels: Mapping[str, Mapping[str, str]]) -> tuple[Recording, ...] | str:
     """Return the turns of a dialogue, or why it cannot be used."""
     recordings: dict[int, Recording] = {}
-    for clip in folder.glob("*.wav"):
+    for clip in without_mac_files(folder.glob("*.wav")):
         name = TURN.fullmatch(clip.stem)
         if name is None or name[3] != folder.name:
             return "a clip is not named TURN_SPEAKER_dDIALOGUE"

@@ -36,6 +36,7 @@ from paras2s.unisrm.data_gen.builders.plans import (
 from paras2s.unisrm.data_gen.builders.preference import read_readers, split_readers
 from paras2s.unisrm.data_gen.builders.writer import Writer
 from paras2s.unisrm.data_gen.layouts.entries import Dropped
+from paras2s.utils.io import without_mac_files
 
 SPEAKER = re.compile(r"\d{4}")
 LAST_CHINESE_SPEAKER = 10
@@ -65,7 +66,7 @@ def read_esd(root: Path, language: Language) -> tuple[list[Recording], Counter[s
     dropped: Counter[str] = Counter()
     for folder in own:
         words = _words(folder / f"{folder.name}.txt", language, dropped)
-        for clip in sorted(folder.rglob("*.wav")):
+        for clip in without_mac_files(folder.rglob("*.wav")):
             emotions = [part for part in clip.relative_to(folder).parts if part in STYLES]
             if not emotions or not words.get(clip.stem):
                 dropped["a clip without an emotion's folder" if not emotions else "a clip without words"] += 1

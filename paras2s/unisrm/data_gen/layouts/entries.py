@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,7 @@ def clip_of(folder: Path, name: str, where: str) -> Path | None:
     path = path_inside(folder, name)
     if path is None:
         raise DataError(f"{where}: {name!r} leads out of {folder}")
-    return path if path.is_file() else None
+    return path if os.path.isfile(path) else None
 
 
 def short_digest(data: bytes) -> str:

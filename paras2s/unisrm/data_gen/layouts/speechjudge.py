@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paras2s.errors import DataError, one_line
+from paras2s.errors import DataError
 from paras2s.unisrm.data_gen.layouts.entries import Dropped, Entry, Layout, Split, require_columns, short_digest
 from paras2s.unisrm.reward.tasks import Item, PairRecord
+from paras2s.utils.io import reading
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
@@ -29,17 +30,14 @@ BATCH_ROWS = 32
 
 
 def _tables(root: Path, split: Split) -> Iterator[tuple[Path, ParquetFile]]:
-    import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
     paths = sorted(root.glob(f"{FILES[split]}-*.parquet"))
     if not paths:
         raise DataError(f"{root}: no {FILES[split]}-*.parquet; this is not SpeechJudge-Data as published")
     for path in paths:
-        try:
+        with reading(path, "cannot be read as Parquet"):
             table = ParquetFile(path)
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: cannot be read as Parquet ({one_line(error)})") from error
         require_columns(str(path), table.schema_arrow.names, COLUMNS)
         yield path, table
 
@@ -50,15 +48,11 @@ def read(root: Path, split: Split) -> Iterator[Entry | Dropped]:
     Raises:
         DataError: a file or a column is missing, or a cell is not as documented; names the row by its index.
     """
-    import pyarrow as pa
-
     for path, table in _tables(root, split):
-        try:
+        with reading(path, "cannot be read as Parquet"):
             for batch in table.iter_batches(BATCH_ROWS, columns=list(COLUMNS)):
                 for row in batch.to_pylist():
                     yield _entry(row, split, f"{path}: index {row['index']}")
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: cannot be read as Parquet ({one_line(error)})") from error
 
 
 def _entry(row: dict[str, Any], split: Split, where: str) -> Entry | Dropped:

@@ -1,0 +1,173 @@
+"""Ray: join a cluster, or start Ray on this machine, where no other machine reaches it and no files of it stay.
+
+On one machine all ports are bound to the loopback address, calls need a token that only this run's processes know, and Ray's
+session is in a folder of its own, which is removed with the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private import ray_constants
+
+from paras2s.errors import ConfigError, one_line
+from paras2s.rollout.worker_group import RESUME
+from paras2s.utils.process_pool import cores
+
+# The namespace of a Ray that this program started.
+LOCAL = "paras2s-local"
+TRIES = 3
+# The path of a Unix socket has at most 107 bytes, and Ray's own part of it about 65.
+LONGEST_FOLDER = 40
+SESSION = re.compile(r"p2s-ray-(\d+)-\w+")
+WATCHED_EVERY_S = 1.0
+
+
+def start_ray(address: str | None, cpus: int = 0) -> None:
+    """Join a cluster, or start Ray on this machine; quiet, without a dashboard, and only once.
+
+    A local Ray that this process started for fewer workers is started again.
+
+    Raises:
+        ConfigError: nothing listens at the address, or Ray does not start.
+    """
+    if ray.is_initialized():
+        has = ray.cluster_resources().get("CPU", 0.0)  # type: ignore[no-untyped-call]
+        if address or has >= cpus or ray.get_runtime_context().namespace != LOCAL:
+            return
+        ray.shutdown()
+    # Workers without a GPU of their own see none; else each of them would open the first.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "1")
+    # A lost worker's calls are made again; Ray would print a page for each.
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+    # Ray runs workers at priority 15, which Linux weighs 36 where a busy program at 0 weighs 1024.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    # Ray's head keeps a record of each call for its dashboard, which is off: 3.6 kB each until there are 100,000.
+    os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    if address:
+        _check_reachable(address)
+        ray.init(address=address, log_to_driver=False)
+    else:
+        _start_here(max(4, cores(), cpus))
+    if threading.current_thread() is threading.main_thread():
+        # Ray's own end the process without a word.
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise ConfigError(
+            f"ray_address: nothing listens at {address} ({error}); `ray start --head` prints its address"
+        ) from error
+
+
+def _start_here(cpus: int) -> None:
+    """Start Ray on this machine; on a loaded machine a start may fail, and another one succeed.
+
+    Raises:
+        ConfigError: no start succeeds.
+    """
+    # Without clusters Ray takes 127.0.0.1 for this machine's address, also where it was given, and listens there alone.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        # Else Ray writes a token into the home folder, for everyone to read.
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    for tried in range(1, TRIES + 1):
+        folder = session_folder()
+        try:
+            # Actors take turns on the cores, so more actors than cores do no harm.
+            ray.init(
+                # Else a cluster that runs on this machine would be joined, which takes no `num_cpus`.
+                address="local",
+                namespace=LOCAL,
+                num_cpus=cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(folder),
+            )
+        except Exception as error:
+            ray.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+            if tried == TRIES:
+                raise ConfigError(
+                    f"Ray does not start on this machine, tried {TRIES} times ({one_line(error)[:200]}); look at free memory, "
+                    f"at the disk of {folder.parent}, and at other programs' load"
+                ) from error
+        else:
+            atexit.register(_end, folder)
+            node = ray._private.worker._global_node
+            threading.Thread(target=watch_ray, args=(node, folder), daemon=True).start()
+            return
+
+
+def session_folder() -> Path:
+    """Make a folder for Ray's session whose path leaves room for sockets; folders of killed processes are removed.
+
+    Raises:
+        ConfigError: no such folder can be made.
+    """
+    parents = [name for name in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm") if len(name) <= LONGEST_FOLDER]
+    for parent in parents:
+        try:
+            remove_abandoned(Path(parent).glob("p2s-ray-*"))
+            return Path(tempfile.mkdtemp(prefix=f"p2s-ray-{os.getpid()}-", dir=parent))
+        except OSError:
+            continue
+    raise ConfigError(
+        f"no folder for the sockets of Ray: set TMPDIR to a writable folder with a path of at most {LONGEST_FOLDER} characters"
+    )
+
+
+def remove_abandoned(folders: Iterable[Path]) -> None:
+    """Remove the session folders whose process is gone."""
+    for folder in folders:
+        named = SESSION.fullmatch(folder.name)
+        if named and not os.path.exists(f"/proc/{named[1]}") and os.path.exists("/proc/self"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end(folder: Path) -> None:
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def watch_ray(node: Any, folder: Path) -> None:
+    """Watch the processes of a local Ray: where one has ended, say so and end this process.
+
+    Ray itself waits for a minute and then ends it by a page of its own state; an exception would not get through its calls.
+    """
+    # An orderly end disconnects first.
+    while ray.is_initialized() and node is ray._private.worker._global_node:
+        if ended := [str(name) for name, _ in node.dead_processes()]:
+            names = " and ".join(ended)
+            print(f"paras2s: Ray's process {names} has ended (killed, or out of memory); {RESUME}", file=sys.stderr, flush=True)
+            node.kill_all_processes(check_alive=False)
+            shutil.rmtree(folder, ignore_errors=True)
+            os._exit(2)
+        time.sleep(WATCHED_EVERY_S)
