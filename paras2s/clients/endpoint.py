@@ -309,39 +309,36 @@ def _never_connected(error: Exception) -> bool:
     return isinstance(reason, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
 
 
+def missing_for(config: EndpointConfig, section: str = "llm") -> list[str]:
+    """Return what a call to an endpoint still needs, a phrase each: packages, and a key for one that is not on this machine."""
+    packages = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    needed = [f"{section}: an endpoint needs {', '.join(packages)}; run: pip install 'paras2s[judge]'"] if packages else []
+    variable, url = config.api_key_env, config.base_url
+    if not os.environ.get(variable) and urlparse(url).hostname not in LOOPBACK:
+        needed.append(f"{section}.api_key_env: set {variable} in the environment; {url} needs a key")
+    return needed
+
+
 class EndpointClient:
     """A client of one endpoint. One instance a command: budget and rate are the command's."""
 
     def __init__(self, config: EndpointConfig, section: str = "llm", calls: bool = True) -> None:
-        """Read the key and the prices; an instance without `calls` is for estimates, and needs no key.
+        """Read the key and the prices; an instance without `calls` is for estimates, and needs neither packages nor a key.
 
         Raises:
             ConfigError: a package, the key or a price is missing.
         """
-        missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-        if missing:
-            raise ConfigError(f"{section}: an endpoint needs {', '.join(missing)}; run: pip install 'paras2s[judge]'")
+        if calls and (missing := missing_for(config, section)):
+            raise ConfigError("; ".join(missing))
         self.config, self.section = config, section
         self.budget = Budget(config.budget_usd)
         self._failures = Failures()
         self.price = load_prices(config.prices).models.get(config.model)
         self._key = os.environ.get(config.api_key_env, "")
-        if calls:
-            self.require_key()
         if config.budget_usd is not None and self.price is None:
             raise ConfigError(
                 f"{section}.budget_usd: no price is known for {config.model}; add it to a table and give it as {section}.prices"
             )
-
-    def require_key(self) -> None:
-        """Refuse to call an endpoint elsewhere without a key.
-
-        Raises:
-            ConfigError: there is none.
-        """
-        if not self._key and urlparse(self.config.base_url).hostname not in LOOPBACK:
-            variable, url = self.config.api_key_env, self.config.base_url
-            raise ConfigError(f"{self.section}.api_key_env: set {variable} in the environment; {url} needs a key")
 
     async def run_all(self, indices: Sequence[int], work: Callable[[Session, int], Awaitable[None]]) -> None:
         """Run `work` on every index, as many at once as `concurrency` allows."""
@@ -353,7 +350,8 @@ class EndpointClient:
                 await work(session, index)
 
         if indices:
-            self.require_key()
+            if missing := missing_for(self.config, self.section):
+                raise ConfigError("; ".join(missing))
             async with Session(self.config, self._key, self._failures) as session:
                 # Twice as many workers as slots: while one backs off, another one uses its slot.
                 workers = min(2 * self.config.concurrency, len(indices))
