@@ -23,6 +23,7 @@ from paras2s.train.algorithm import check_algorithm
 from paras2s.utils.io import append_jsonl, drop_steps_from, read_json, read_jsonl, write_json, write_text
 from paras2s.utils.machine import describe_machine
 from paras2s.utils.progress import Bar, open_console, progress_bar
+from paras2s.utils.suggest import nearest_file
 
 if TYPE_CHECKING:
     from paras2s.policy.base import Policy
@@ -250,10 +251,30 @@ def open_run(
         overrides = {"run_dir": str(path)} | (overrides or {})
         path = path / RESOLVED
     elif path.suffix not in (".yaml", ".yml"):
+        if path.is_dir() or len(path.parts) > 1:
+            raise ConfigError(_no_run(path))
         path = preset_path(str(config))
     settings = with_run_dir(load_config(path, overrides), run_dir, seed)
     check_algorithm(settings.align)
     return Run(settings, open_console(to_stderr=quiet), quiet)
+
+
+def kind_in_run(checkpoint: Path) -> str | None:
+    """Return `policy.kind` of the run around a checkpoint; None outside of a run."""
+    for folder in checkpoint.resolve().parents:
+        if (folder / RESOLVED).is_file():
+            return load_config(folder / RESOLVED).policy.kind
+    return None
+
+
+def _no_run(folder: Path) -> str:
+    """Return why a folder is no run, and the runs beside it, in it or around it."""
+    around = next((parent for parent in folder.absolute().parents if (parent / RESOLVED).is_file()), None)
+    why = f"no run is in it (no {RESOLVED})" if folder.is_dir() else f"no such folder{nearest_file(folder)}"
+    parents = [parent for parent in (folder, folder.parent) if parent.is_dir()]
+    runs = [around] if around else [path.parent for parent in parents for path in sorted(parent.glob(f"*/{RESOLVED}"))]
+    known = f"give {' or '.join(map(str, runs[:8]))}" if runs else "give the folder of a run, a preset or a YAML"
+    return f"{folder}: {why}; {known}"
 
 
 def with_run_dir(config: RunConfig, run_dir: Path | None, seed: int | None) -> RunConfig:

@@ -27,9 +27,9 @@ QUALITY = "agent_audio_quality.p808_overall"
 
 @dataclass(frozen=True)
 class Quantity:
-    """A measured quantity: its `value` of a blueprint, and the `gap` of two values, noticeable from `heard_from` on.
+    """A measured quantity: its `value` of a blueprint, and the `gap` of two values, noticeable from `noticeable_from` on.
 
-    `words` describe a first recording that has more of it, and one that has less.
+    `words` describe a first recording with more of it, and with less.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Quantity:
     value: Callable[..., float]
     gap: Callable[[float, float], float]
     gap_unit: str
-    heard_from: float
+    noticeable_from: float
     words: tuple[str, str]
 
 
@@ -81,9 +81,9 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class Difference:
-    """A row of the comparison: both values, their difference as text, and how it is heard of the first one ("": it is not).
+    """A row of the comparison: both values, their difference as text, and how it is noticed of the first one ("": it is not).
 
-    A value is None where it could not be measured, with the reason in `why`.
+    A value is None if it could not be measured, with the reason in `why`.
     """
 
     name: str
@@ -91,13 +91,13 @@ class Difference:
     first: float | str | None
     second: float | str | None
     difference: str
-    heard: str
+    noticed: str
     why: str = ""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two recordings as measured: their differences, and in one sentence what a listener notices."""
+    """Two recordings as measured: their differences, and a sentence of what a listener notices."""
 
     rows: tuple[Difference, ...]
     sentence: str
@@ -111,7 +111,7 @@ class Comparison:
         """Show the table, the reasons for what could not be measured, and the sentence."""
         rows = [
             (f"{row.name} ({row.unit})" if row.unit else row.name, _text(row.first), _text(row.second), row.difference,
-             "yes" if row.heard else "" if row.why else "no")
+             "yes" if row.noticed else "" if row.why else "no")
             for row in self.rows
         ]  # fmt: skip
         notes = {row.why: None for row in self.rows if row.why}
@@ -144,12 +144,12 @@ def _compare(quantity: Quantity, first: Blueprint, second: Blueprint) -> Differe
     known = [value for value in values if not isinstance(value, str)]
     if len(known) < 2:
         why = next(value for value in values if isinstance(value, str))
-        one, other = (None if isinstance(value, str) else value for value in values)
-        return Difference(quantity.name, quantity.unit, one, other, "", "", f"{quantity.name}: {why}")
+        sides = [None if isinstance(value, str) else value for value in values]
+        return Difference(quantity.name, quantity.unit, *sides, "", "", f"{quantity.name}: {why}")
     gap = quantity.gap(*known)
-    heard = "" if abs(gap) < quantity.heard_from else quantity.words[0 if gap > 0 else 1]
+    noticed = "" if abs(gap) < quantity.noticeable_from else quantity.words[0 if gap > 0 else 1]
     text = number_text(gap, 0 if abs(gap) >= 10 else 1, unit=f" {quantity.gap_unit}", signed=True)
-    return Difference(quantity.name, quantity.unit, *known, text, heard)
+    return Difference(quantity.name, quantity.unit, *known, text, noticed)
 
 
 def _value(quantity: Quantity, blueprint: Blueprint) -> float | str:
@@ -204,14 +204,14 @@ def _likeliest(fields: Mapping[str, Measured | Absent]) -> str:
 def _sentence(rows: tuple[Difference, ...], names: ClipNames) -> str:
     """Return what a listener notices on the first recording beside the second."""
     words, *measured, tone = rows
-    heard = [row.heard for row in measured if row.heard]
-    adjectives = [word for word in heard if not word.startswith("with ")]
-    pauses = [word for word in heard if word.startswith("with ")]
+    noticed = [row.noticed for row in measured if row.noticed]
+    adjectives = [word for word in noticed if not word.startswith("with ")]
+    pauses = [word for word in noticed if word.startswith("with ")]
     manner = " ".join([*([f"is {_listed(adjectives)}"] if adjectives else ["speaks"] if pauses else []), *pauses])
     parts = [manner] if manner else []
-    if tone.heard:
+    if tone.noticed:
         parts.append(f"sounds {tone.first} where {names[1]} sounds {tone.second}")
-    spoken = "" if words.why else " They say different words." if words.heard else " They say the same words."
+    spoken = "" if words.why else " They say different words." if words.noticed else " They say the same words."
     if not parts:
         return f"No difference in the voice that a listener would notice.{spoken}"
     return f"Beside {names[1]}, {names[0]} {' and '.join(parts)}.{spoken} Which one answers better, numbers do not tell."

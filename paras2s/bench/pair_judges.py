@@ -28,7 +28,7 @@ RANKED = {
     "trace": "an LLM that reads what is measured on both",
     "audiojudge": "an audio model that hears both",
     INDEPENDENT: "offline: the kind of words and the tone of voice, by the rubric of the demo",
-    RUBRIC: "the same by other ears: a run's tone classifier",
+    RUBRIC: "the same rubric, with a run's tone classifier",
     REWARD_MODEL: "a run's reward model, which knows that run's world alone",
 }
 # The packages of the independent judge.
@@ -87,7 +87,7 @@ def better_judges(judge: NamedJudge | None, question: str | None, style: str | N
 class Decision:
     """A judge's decision between two recordings: the winner (None: too close to call), by how much, in a sentence.
 
-    `margin` is in points of 1 to 5, or the winner's share of the votes beyond half; None where the judge gives labels alone.
+    `margin` is in points of 1 to 5, or the winner's share of the votes beyond half; None for a judge of labels alone.
     """
 
     winner: str | None

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_policy(
-    name: Annotated[str, typer.Argument(help="Policy: kimi, glm4_voice ..., an entry point's name, or module:Class.")],
+    name: Annotated[str, typer.Argument(help="Policy: a checkpoint's folder, kimi ..., an entry point, or module:Class.")],
     weights: Annotated[
         Path | None, typer.Option(help="Folder of the checkpoint. Default: module:function makes a policy itself.")
     ] = None,
@@ -81,11 +81,18 @@ def _open(name: str, weights: Path | None, device: str, dtype: str | None, decod
 
     from paras2s.errors import PolicyError
     from paras2s.policy.base import Policy
-    from paras2s.policy.registry import load_policy
+    from paras2s.policy.registry import is_checkpoint, load_policy
+    from paras2s.run import kind_in_run
     from paras2s.utils.plugins import import_part
 
+    kind: str | None = name
+    if weights is None and is_checkpoint(Path(name)):
+        weights, kind = Path(name), kind_in_run(Path(name))
     if weights is not None:
-        return load_policy(weights, name, device, None if dtype is None else getattr(torch, dtype), decoder)
+        return load_policy(weights, kind, device, None if dtype is None else getattr(torch, dtype), decoder)
+    if Path(name).is_dir():
+        checkpoints = [str(path.parent) for path in sorted(Path(name).glob("*/policy.json"))]
+        raise PolicyError(f"{name}: holds no policy; give {' or '.join(checkpoints) or 'RUN/aligned or RUN/sft'}")
     if ":" not in name:
         raise PolicyError(f"{name}: give --weights, the folder of its checkpoint, or module:function that makes a tiny one")
     try:

@@ -32,7 +32,7 @@ Judge = Annotated[
         help="Judge: trace, trace_paper, transcript, audio, unisrm or a YAML; for answers also rubric, audiojudge, a run.",
     ),
 ]
-Style = Annotated[str | None, typer.Option(help="How the question was spoken: happy, sad, sarcastic, child, female ...")]
+Style = Annotated[str | None, typer.Option(help="Style of the question: happy, sad, sarcastic, child, female ...")]
 Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", help="Input of the task, KEY=VALUE: text=..., prompt_speech=FILE. Repeatable."),
@@ -102,12 +102,15 @@ def judge_pair(
     first: Annotated[Path, typer.Argument(help="The first spoken answer.")],
     second: Annotated[Path, typer.Argument(help="The second spoken answer.")],
     question: Annotated[
-        str | None, typer.Option("--question", "--instruction", help="What was asked: an audio file, or its text.")
+        str | None, typer.Option("--question", "--instruction", help="The question: an audio file, or its text.")
     ] = None,
     style: Style = None,
     judge: Annotated[
         str | None,
-        typer.Option("--judge", help="As for `judge answer`. Default: a judge that can decide here; else what is measured."),
+        typer.Option(
+            "--judge",
+            help="Judge, as for `judge answer`. Default: any that can decide here; else differences.",
+        ),
     ] = None,
     task: Task = None,
     inputs: Inputs = None,

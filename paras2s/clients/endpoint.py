@@ -310,7 +310,7 @@ def _never_connected(error: Exception) -> bool:
 
 
 def missing_for(config: EndpointConfig, section: str = "llm") -> list[str]:
-    """Return what a call to an endpoint still needs, a phrase each: packages, and a key for one that is not on this machine."""
+    """Return what a call to an endpoint still needs, a phrase each: packages, and a key unless it is on this machine."""
     packages = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     needed = [f"{section}: an endpoint needs {', '.join(packages)}; run: pip install 'paras2s[judge]'"] if packages else []
     variable, url = config.api_key_env, config.base_url

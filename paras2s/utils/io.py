@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.errors import DataError, StorageError, one_line
+from paras2s.utils.suggest import nearest_file
 
 
 def path_inside(folder: Path, name: str) -> Path | None:
@@ -99,7 +100,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; run the stage that writes it") from error
+        raise DataError(f"{path}: no such file{nearest_file(path)}; run the stage that writes it") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     except (ValueError, RecursionError) as error:
@@ -131,7 +132,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         DataError: missing, or a line in the middle is not JSON.
     """
     if not path.is_file():
-        raise DataError(f"{path}: no such file; run the stage that writes it")
+        raise DataError(f"{path}: no such file{nearest_file(path)}; run the stage that writes it")
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):

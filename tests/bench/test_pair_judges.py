@@ -50,7 +50,7 @@ def blueprint(**changed: float | str) -> Blueprint:
 
 
 @pytest.mark.parametrize(
-    ("changed", "heard"),
+    ("changed", "noticed"),
     [
         ({}, "No difference in the voice that a listener would notice. They say the same words."),
         ({"pitch_mean_hz": 201.0}, "No difference in the voice"),
@@ -64,12 +64,12 @@ def blueprint(**changed: float | str) -> Blueprint:
     ],
 )
 def test_the_sentence_says_what_a_listener_notices(
-    changed: dict[str, float | str], heard: str, monkeypatch: pytest.MonkeyPatch
+    changed: dict[str, float | str], noticed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(differences, "build_blueprints", lambda *_: [blueprint(**changed), blueprint()])
     monkeypatch.setattr(differences, "_tone", lambda _: "calm")
     first, second = (Clip(np.full(16_000, level, np.float32), 16_000) for level in (0.1, 0.2))
-    assert heard in compare_clips(first, second, NAMES).sentence
+    assert noticed in compare_clips(first, second, NAMES).sentence
 
 
 def test_a_missing_part_leaves_its_row_empty_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_without_a_judge_the_differences_are_shown_and_what_a_judge_needs(clips:
     said = json.loads(run("judge", "pair", clips / "A.wav", clips / "B.wav", "--json"))
     rows = {row["name"]: row for row in said["differences"]}
     assert list(rows) == ["words", "pitch", "pitch range", "loudness", "rate", "pauses", "quality", "tone"]
-    assert (rows["loudness"]["heard"], rows["pitch"]["heard"]) == ("louder", "")
+    assert (rows["loudness"]["noticed"], rows["pitch"]["noticed"]) == ("louder", "")
     assert "A.wav is louder" in said["sentence"]
     assert [line.split()[1] for line in said["judges"]] == ["trace", "audiojudge", "independent"]
 
@@ -216,8 +216,8 @@ def test_without_a_judge_the_differences_are_shown_and_what_a_judge_needs(clips:
 def test_the_rubric_decides_on_a_pair_and_starts_no_process(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_pool, "_held", [])
     monkeypatch.setattr(process_pool, "_workers", lambda: pytest.fail("a process for two clips"))
-    told = ("--question", "The seats were truly special.", "--tone", SHIPPED_TONE, "--style", "sarcastic")
-    said = json.loads(run("judge", "pair", clips / "A.wav", clips / "B.wav", "--judge", "rubric", *told, "--json"))
+    inputs = ("--question", "The seats were truly special.", "--tone", SHIPPED_TONE, "--style", "sarcastic")
+    said = json.loads(run("judge", "pair", clips / "A.wav", clips / "B.wav", "--judge", "rubric", *inputs, "--json"))
     assert said["decision"]["sentence"].startswith(("Too close to call: ", "A.wav answers better", "B.wav answers better"))
     assert {verdict["type"] for verdict in said["scores"].values()} == {"Verdict"}
     assert said["decision"]["cost_usd"] == 0.0
