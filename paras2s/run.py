@@ -79,11 +79,12 @@ def flatten(settings: Any, before: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """Paths and output of one run. `quiet` drops the bars (for --json and tests)."""
+    """Paths and output of one run. `quiet` drops the bars (for --json and tests), `verbose` adds diagnostics."""
 
     config: RunConfig
     console: Console
     quiet: bool = False
+    verbose: bool = False
 
     @property
     def folder(self) -> Path:
@@ -159,6 +160,11 @@ class Run:
         """Print a line for people."""
         if not self.quiet:
             self.console.print(text, highlight=False)
+
+    def detail(self, text: str) -> None:
+        """Print a line of diagnostics, if asked for by -v."""
+        if self.verbose:
+            self.say(text)
 
     @contextlib.contextmanager
     def bar(self, name: str, total: int | None = None) -> Iterator[Bar]:
@@ -236,10 +242,11 @@ def open_run(
     seed: int | None = None,
     run_dir: Path | None = None,
     quiet: bool = False,
+    verbose: bool = False,
 ) -> Run:
     """Open a run by a preset's name, a YAML config, or a run folder; nothing is written before a stage starts.
 
-    Another seed has a run folder of its own. `quiet` drops progress bars and log lines.
+    Another seed has a run folder of its own. `quiet` drops progress bars and log lines; `verbose` adds diagnostics.
 
     Raises:
         ConfigError: no such preset or file, bad YAML, unknown key, bad value, settings that do not fit the algorithm.
@@ -256,7 +263,7 @@ def open_run(
         path = preset_path(str(config))
     settings = with_run_dir(load_config(path, overrides), run_dir, seed)
     check_algorithm(settings.align)
-    return Run(settings, open_console(to_stderr=quiet), quiet)
+    return Run(settings, open_console(to_stderr=quiet), quiet, verbose)
 
 
 def kind_in_run(checkpoint: Path) -> str | None:

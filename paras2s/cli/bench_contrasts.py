@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from paras2s.cli.options import Json, parse_overrides, print_json
-from paras2s.cli.run_options import Config, RunDir, Seed, Set
+from paras2s.cli.run_options import Config, RunDir, Seed, Set, Verbose
 
 
 class HeldOut(StrEnum):
@@ -23,6 +23,7 @@ def contrasts(
     set_: Set = None,
     seed: Seed = None,
     run_dir: RunDir = None,
+    verbose: Verbose = False,
     as_json: Json = False,
     on: Annotated[HeldOut, typer.Option(help="Held-out queries: validation to choose settings, test for the final figure.")] = (
         HeldOut.test
@@ -34,7 +35,7 @@ def contrasts(
     from paras2s.reward.reward_model.model import RewardModel
     from paras2s.run import open_run
 
-    run = open_run(config, parse_overrides(set_), seed, run_dir, as_json)
+    run = open_run(config, parse_overrides(set_), seed, run_dir, as_json, verbose)
     run.open()
     benched = run_bench(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir), on.value)
     describe_bench(run, benched)
