@@ -258,7 +258,7 @@ def open_run(
         overrides = {"run_dir": str(path)} | (overrides or {})
         path = path / RESOLVED
     elif path.suffix not in (".yaml", ".yml"):
-        if path.is_dir() or len(path.parts) > 1:
+        if str(config) not in shipped_presets() and (path.is_dir() or len(path.parts) > 1):
             raise ConfigError(_no_run(path))
         path = preset_path(str(config))
     settings = with_run_dir(load_config(path, overrides), run_dir, seed)

@@ -18,7 +18,7 @@ from paras2s.cli.bench_speakbench import bench_app
 from paras2s.cli.bench_styleset import bench_styleset
 from paras2s.cli.bench_systems import bench_systems
 from paras2s.cli.bench_unisrm import bench_unisrm
-from paras2s.cli.check_policy import check_policy
+from paras2s.cli.check_policy import check_policy, new_policy
 from paras2s.cli.config import config
 from paras2s.cli.data import data
 from paras2s.cli.demo import demo
@@ -52,7 +52,7 @@ PANELS = {
     "Run": {"demo": demo, "data": data, "warmup": warmup, "distill": distill, "align": align, "ablate": ablate},
     "Judge": {"blueprint": blueprint, "probe": probe, "rank": rank},
     "Look": {"studio": studio, "rollouts": rollouts},
-    "Models": {"check-policy": check_policy, "export": export},
+    "Models": {"new-policy": new_policy, "check-policy": check_policy, "export": export},
     "Plan and set up": {"plan": plan, "config": config, "doctor": doctor},
     "This project's pages": {"results": results, "paper": paper},
 }
