@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paras2s.audio.clip import Clip
     from paras2s.policy.base import Policy
+    from paras2s.policy.contract import Finding
     from paras2s.reward.tone_classifier import ToneClassifier
     from paras2s.types import Blueprint
 
@@ -44,3 +45,10 @@ def open_policy(folder: str | Path, kind: str | None = None, device: str = "auto
     from paras2s.policy.registry import load_policy
 
     return load_policy(Path(folder), kind, device)
+
+
+def check_policy(policy: Policy) -> Iterator[Finding]:
+    """Yield the findings of the contract of every policy, as `paras2s check-policy` does."""
+    from paras2s.policy.contract import check_policy, subject_of
+
+    return check_policy(subject_of(policy))

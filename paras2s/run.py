@@ -23,6 +23,7 @@ from paras2s.utils.io import append_jsonl, drop_steps_from, parse_yaml, read_jso
 from paras2s.utils.lock import hold
 from paras2s.utils.machine import describe_machine
 from paras2s.utils.progress import Bar, open_console, progress_bar
+from paras2s.utils.suggest import nearest_file
 
 if TYPE_CHECKING:
     from paras2s.policy.base import Policy
@@ -95,11 +96,12 @@ def flatten(settings: Any, before: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """Paths and output of one run. `quiet` drops the bars (for --json and tests)."""
+    """Paths and output of one run. `quiet` drops the bars (for --json and tests), `verbose` adds diagnostics."""
 
     config: RunConfig
     console: Console
     quiet: bool = False
+    verbose: bool = False
 
     @property
     def folder(self) -> Path:
@@ -184,6 +186,11 @@ class Run:
         if not self.quiet:
             self.console.print(text, style="bold", highlight=False, markup=False, emoji=False)
 
+    def detail(self, text: str) -> None:
+        """Print a line of diagnostics, if asked for by -v."""
+        if self.verbose:
+            self.say(text)
+
     @contextlib.contextmanager
     def bar(self, name: str, total: int | None = None) -> Iterator[Bar]:
         """Show a progress bar with the time left, which the run folder tells as well."""
@@ -262,10 +269,11 @@ def open_run(
     seed: int | None = None,
     run_dir: Path | None = None,
     quiet: bool = False,
+    verbose: bool = False,
 ) -> Run:
     """Open a run by a preset's name, a YAML config, or a run folder; nothing is written before a stage starts.
 
-    Another seed has a run folder of its own. `quiet` drops progress bars and log lines.
+    Another seed has a run folder of its own. `quiet` drops progress bars and log lines; `verbose` adds diagnostics.
 
     Raises:
         ConfigError: no such preset or file, bad YAML, unknown key, bad value, settings that do not fit the algorithm.
@@ -277,10 +285,30 @@ def open_run(
         overrides = {"run_dir": str(path)} | (overrides or {})
         path = path / RESOLVED
     elif path.suffix not in (".yaml", ".yml"):
+        if str(config) not in shipped_presets() and (path.is_dir() or len(path.parts) > 1):
+            raise ConfigError(_no_run(path))
         path = preset_path(str(config))
     settings = with_run_dir(load_config(path, overrides), run_dir, seed)
     check_algorithm(settings.align)
-    return Run(settings, open_console(to_stderr=quiet), quiet)
+    return Run(settings, open_console(to_stderr=quiet), quiet, verbose)
+
+
+def kind_in_run(checkpoint: Path) -> str | None:
+    """Return `policy.kind` of the run around a checkpoint; None outside of a run."""
+    for folder in checkpoint.resolve().parents:
+        if (folder / RESOLVED).is_file():
+            return load_config(folder / RESOLVED).policy.kind
+    return None
+
+
+def _no_run(folder: Path) -> str:
+    """Return why a folder is no run, and the runs beside it, in it or around it."""
+    around = next((parent for parent in folder.absolute().parents if (parent / RESOLVED).is_file()), None)
+    why = f"no run is in it (no {RESOLVED})" if folder.is_dir() else f"no such folder{nearest_file(folder)}"
+    parents = [parent for parent in (folder, folder.parent) if parent.is_dir()]
+    runs = [around] if around else [path.parent for parent in parents for path in sorted(parent.glob(f"*/{RESOLVED}"))]
+    known = f"give {' or '.join(map(str, runs[:8]))}" if runs else "give the folder of a run, a preset or a YAML"
+    return f"{folder}: {why}; {known}"
 
 
 def with_run_dir(config: RunConfig, run_dir: Path | None, seed: int | None) -> RunConfig:

@@ -16,6 +16,7 @@ import numpy as np
 
 from paras2s.errors import AudioError
 from paras2s.utils.io import reading, write_bytes
+from paras2s.utils.suggest import nearest_file
 
 MIN_DURATION_S = 0.05
 MAX_DURATION_S = 120.0
@@ -25,6 +26,8 @@ MAX_SAMPLES = 600 * 48_000 * 2
 MAX_PEAK = 10.0
 # Channels whose mean has less than this share of their power cancel each other.
 MIN_POWER_LEFT = 0.01
+# Files whose sound has to be taken out first.
+CONTAINERS = (".mp4", ".m4a", ".mkv", ".mov", ".webm", ".avi", ".aac", ".wma", ".amr", ".3gp")
 # What streams write for a size that they do not know yet: all ones, or the largest signed number less a header.
 UNKNOWN_SIZE = 0x7FFF_0000
 # libsndfile's word on a file (AIFF, W64, RF64, AU) that ends before its header says, by its sizes in bytes.
@@ -194,7 +197,7 @@ def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float
         # Of `os.path`, since a path's own methods raise for a name that no file can have: a NUL in it, or too long.
         if not os.path.isfile(path):
             kind = "a folder" if os.path.isdir(path) else "not a regular file" if os.path.exists(path) else None
-            raise AudioError(f"{name}: {kind}; give an audio file" if kind else f"{name}: no such file; check the path")
+            raise AudioError(f"{name}: {kind}; give an audio file" if kind else f"{name}: no such file{nearest_file(path)}")
         with reading(name, kind=AudioError), path.open("rb") as file:
             sizes = _wav_sizes(file, path.stat().st_size)
     if sizes is None or not sizes.bytes_per_s:
@@ -231,7 +234,7 @@ def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max
     name = "clip of bytes" if isinstance(source, bytes) else str(source)
     handle = _checked_source(source, name, max_duration_s)
     with (
-        reading(name, "cannot be decoded as audio", "; give WAV, FLAC, OGG or MP3", AudioError),
+        reading(name, "cannot be decoded as audio", f"; give WAV, FLAC, OGG or MP3{_from_video(name)}", AudioError),
         soundfile.SoundFile(handle) as file,
     ):
         rate_hz, stated = file.samplerate, file.frames
@@ -254,6 +257,12 @@ def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max
     _refuse_cut(name, stated / rate_hz, len(samples) / rate_hz)
     clip = make_clip(samples, int(rate_hz), name, max_duration_s)
     return clip if sample_rate_hz is None else clip.at(sample_rate_hz)
+
+
+def _from_video(name: str) -> str:
+    """Return how to get the sound of a video, or of a format that libsndfile does not read."""
+    suffix = Path(name).suffix.lower()
+    return f" (ffmpeg -i {name} {Path(name).stem}.wav)" if suffix in CONTAINERS else ""
 
 
 BLOCK_SAMPLES = 65_536

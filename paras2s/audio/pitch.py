@@ -43,14 +43,14 @@ class PitchTrack:
         return np.where(voiced[nearest], np.exp(log_f0), 0.0)
 
 
-@functools.lru_cache(maxsize=1)
-def _detector() -> Any:
+@functools.cache
+def _detector(threads: int) -> Any:
     from swift_f0 import SwiftF0
 
     from paras2s.audio.assets import asset_path
 
     asset_path("swift_f0")
-    return SwiftF0(threads=native_threads(), spin=False)
+    return SwiftF0(threads=threads, spin=False)
 
 
 # Codec, prosody and several extractors ask for the pitch of the same clips, one after the other.
@@ -65,7 +65,7 @@ def track_pitch(clip: Clip) -> PitchTrack:
 
 
 def _track(clip: Clip) -> PitchTrack:
-    result = _detector().detect(clip.samples, 16_000, MIN_HZ, MAX_HZ)
+    result = _detector(native_threads()).detect(clip.samples, 16_000, MIN_HZ, MAX_HZ)
     f0_hz = np.where(result.confidence >= 0.5, result.pitch_hz, 0.0)
     levels = np.asarray(result.loudness_db, dtype=np.float32)
     return PitchTrack(f0_hz.astype(np.float32), levels, np.asarray(result.confidence, dtype=np.float32))

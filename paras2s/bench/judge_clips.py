@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -11,11 +13,25 @@ from typing import Any, cast
 from rich.console import Console
 
 from paras2s.audio.clip import Clip
+from paras2s.bench.differences import compare_clips
 from paras2s.bench.display import ClipNames, show_blueprints, show_estimate, show_preference, show_verdict
 from paras2s.bench.made_from import Fusion, MadeFrom, ensemble_of, fusion_of, keep_verdict, sent
+from paras2s.bench.pair_judges import (
+    NEEDS_QUESTION,
+    Decision,
+    better_judges,
+    decide_by_label,
+    decide_by_scores,
+    mean_error,
+    missing_for_answer,
+    missing_for_pair,
+    refuse_missing,
+    show_better,
+    show_scored,
+)
 from paras2s.clients.chat import Bill, LLMClient, Request
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig
-from paras2s.configs.schema.judges import NamedJudge, find_judge
+from paras2s.configs.schema.judges import REWARD_MODEL, NamedJudge, find_judge
 from paras2s.configs.schema.unisrm import UniSRMJudgeConfig
 from paras2s.data_gen.clip_encoder import RunClipEncoder
 from paras2s.data_gen.tts.signal_voice import signal_voice
@@ -27,11 +43,12 @@ from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.audio_judge.messages import JudgeRequest, unjoined
 from paras2s.reward.judges.audio_judge.tasks import find_task
-from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Utterance, as_clip, as_utterance, names_file
+from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Utterance, as_clip, as_utterance, names_file, sides_of
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.overall_judge import OverallJudge
 from paras2s.reward.judges.registry import open_audio_judges, open_judge, open_unisrm_judge
 from paras2s.reward.judges.rubric import RubricJudge
+from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Blueprint, Label, PairLabel, PairVerdict, Preference, Unscored, Verdict, to_json
 from paras2s.unisrm.reward.judge import TaskInputs, UniSRMJudge, read_task_inputs
 
@@ -84,13 +101,15 @@ class JudgeOptions:
 class Outcome:
     """The result of one command: its JSON, a function that shows it, whether everything was scored, and what it is made from.
 
-    `made_from` is None if nothing was judged, and is called only for a verdict that is to be kept.
+    `made_from` is None if nothing was judged, and is called only for a verdict that is to be kept. `judged` is the verdict on
+    a pair and its overall label.
     """
 
     as_json: dict[str, Any]
     show: Callable[[Console], None]
     scored: bool = True
     made_from: Callable[[], MadeFrom] | None = None
+    judged: tuple[PairVerdict | Preference, str] | None = None
 
 
 def keep_outcome(folder: Path, kind: str, outcome: Outcome, clips: Mapping[str, Path | str | None]) -> Path | None:
@@ -108,38 +127,129 @@ def keep_outcome(folder: Path, kind: str, outcome: Outcome, clips: Mapping[str, 
 
 
 def judge_pair(
-    options: JudgeOptions, first: Path, second: Path, instruction: str | None, on_progress: Progress | None = None
+    options: JudgeOptions,
+    first: Path,
+    second: Path,
+    question: str | None,
+    style: str | None = None,
+    on_progress: Progress | None = None,
 ) -> Outcome:
-    """Compare two clips.
+    """Compare two clips: the judge's own outcome, headed by its decision in a sentence.
 
     Raises:
         ConfigError: an option is unknown to this judge, or missing. BudgetError: the budget ended.
     """
+    started = time.perf_counter()
+    kind, names = options.named.kind, _names(first, second)
     clips = [as_clip(path) for path in (first, second)]
-    pair = Pair(Utterance() if instruction is None else as_utterance(instruction), clips[0], clips[1])
-    if options.named.kind == "unisrm":
-        return _compare_by_unisrm(options, pair, on_progress, _names(first, second))
+    spoken = Utterance() if question is None else as_utterance(question, style)
+    pair = Pair(spoken, clips[0], clips[1])
+    if kind in ("unisrm", "audio") and style is not None:
+        raise ConfigError(f"--style: {options.name} hears how the question was spoken; leave it out")
+    if kind == "unisrm":
+        return _headed(_compare_by_unisrm(options, pair, on_progress, names), names, started)
     if options.inputs:
         raise ConfigError(f"--input: only a UniSRM compares clips by inputs of a task, and {options.name} is none")
-    if options.named.kind == "audio":
-        return _judge_by_audio(options, pair, on_progress, _names(first, second))
-    if options.task is not None or options.dump is not None:
-        raise ConfigError(f"--task and --dump are for audio judges, whose YAML names 'tasks'; {options.name} is none")
-    if instruction is None:
-        raise ConfigError("--instruction: give what was asked, as text or as an audio file")
+    if kind == "audio":
+        return _headed(_judge_by_audio(options, pair, on_progress, names), names, started)
+    if options.task is not None or (options.dump is not None and kind != "llm"):
+        raise ConfigError(f"--task and --dump are for judges that are called, --task for audio judges; {options.name} is none")
+    if not options.named.is_own:
+        refuse_missing(missing_for_pair(options.named, question, style, options.tone, options.overrides, options.calls))
+    elif question is None:
+        raise ConfigError(NEEDS_QUESTION)
     judge = options.open()
-    if options.estimate and (bill := _estimate(judge, pair)) is not None:
+    if not options.calls and (bill := _llm_without_calls(options, judge, pair)) is not None:
         return bill
+    if judge.scores_alone:
+        return _by_scores(options, judge, pair, names, started)
     if not isinstance(judge, LLMJudge) or isinstance(judge, OverallJudge):
         preference = judge.compare_batch([pair], on_progress)[0]
-        return _preferences({options.name: _within_budget(preference)}, _names(first, second), partial(_made_from, judge, pair))
+        outcome = _preferences({options.name: _within_budget(preference)}, names, partial(_made_from, judge, pair))
+        return _headed(outcome, names, started)
     verdict = _within_budget(judge.label_pairs([pair], on_progress)[0])
-    return _verdict(judge, pair, {"answer 1": clips[0], "answer 2": clips[1]}, verdict, _names(first, second))
+    return _headed(_verdict(judge, pair, {"answer 1": clips[0], "answer 2": clips[1]}, verdict, names), names, started)
+
+
+def measure_pair(first: Path, second: Path, question: str | None, style: str | None, tone: Path | None = None) -> Outcome:
+    """Measure the differences of two clips, where no judge can decide, and say what each judge still needs.
+
+    Raises:
+        AudioError: a file cannot be read.
+    """
+    comparison = compare_clips(
+        as_clip(first), as_clip(second), _names(first, second), None if tone is None else ToneClassifier.load(tone)
+    )
+    better = better_judges(None, question, style)
+
+    def show(console: Console) -> None:
+        comparison.show(console)
+        show_better(console, "No judge decided. To have one decide:", better)
+
+    return Outcome({**comparison.as_json(), "judges": better}, show)
+
+
+def _by_scores(options: JudgeOptions, judge: Judge, pair: Pair, names: ClipNames, started: float) -> Outcome:
+    """Compare by the scores of both answers, each judged alone."""
+    first, second = (_within_budget(scored) for scored in judge.score_batch(sides_of(pair)))
+    preference = judge.prefer(first, second)
+    decision: Decision | None = None
+    if isinstance(first, Verdict) and isinstance(second, Verdict):
+        is_model = options.named.kind == REWARD_MODEL
+        error = mean_error(options.named.source or Path(options.name)) if is_model else None
+        cost = None if None in (first.cost_usd, second.cost_usd) else (first.cost_usd or 0.0) + (second.cost_usd or 0.0)
+        winner, margin, sentence = decide_by_scores(first, second, names, error)
+        if is_model:
+            sentence += f" This reward model knows the questions and answers of its own run alone ({options.name})."
+        question, style = pair.instruction.text or ("" if pair.instruction.clip else None), pair.instruction.style
+        better = better_judges(options.named, question, style)
+        decision = Decision(winner, margin, sentence, time.perf_counter() - started, cost, tuple(better))
+
+    def show(console: Console) -> None:
+        if decision is not None:
+            console.print(decision.sentence, style="bold", highlight=False, markup=False)
+        show_scored(console, (first, second), names)
+        if decision is not None:
+            price = "unknown" if decision.cost_usd is None else f"{decision.cost_usd:.4f} USD"
+            console.print(f"{judge.label}, {decision.elapsed_s:.1f} s, cost {price}", style="dim", markup=False)
+            show_better(console, "Judges that would do better:", decision.better_judges)
+
+    outcome = {"verdicts": {options.name: to_json(preference)}, "scores": {"1": to_json(first), "2": to_json(second)}}
+    if decision is not None:
+        outcome["decision"] = decision.as_json()
+    return Outcome(outcome, show, decision is not None, partial(_made_from, judge, pair))
+
+
+def _headed(outcome: Outcome, names: ClipNames, started: float) -> Outcome:
+    """Return the outcome of a judge of pairs, headed by its decision where there is one."""
+    if outcome.judged is None or (made := decide_by_label(*outcome.judged, names)) is None:
+        return outcome
+    verdict = outcome.judged[0]
+    decision = Decision(*made, time.perf_counter() - started, verdict.cost_usd)
+
+    def show(console: Console) -> None:
+        console.print(decision.sentence, style="bold", highlight=False, markup=False)
+        outcome.show(console)
+
+    return replace(outcome, as_json={"decision": decision.as_json(), **outcome.as_json}, show=show)
+
+
+def _llm_without_calls(options: JudgeOptions, judge: Judge, pair: Pair) -> Outcome | None:
+    """Return the cost at most and write the messages; None if the pair cannot be judged, as judging it says without a call."""
+    if not isinstance(judge, LLMJudge):
+        raise ConfigError(f"--estimate: {judge.name} makes no call; leave it out")
+    requests = judge.requests([pair])[0]
+    if isinstance(requests, Unscored):
+        return None
+    return _without_calls(options, judge.client, {"pair": list(map(unjoined, requests))}, requests)
 
 
 def _names(first: Path, second: Path) -> ClipNames:
-    """Return the names of two clips: those of their files, or by their paths where the names are alike."""
-    return (first.name, second.name) if first.name != second.name else (str(first), str(second))
+    """Return the names of two clips: those of their files, or where these are alike their paths from the last common folder."""
+    if first.name != second.name or first == second:
+        return first.name, second.name
+    common = os.path.commonpath((first.absolute(), second.absolute()))
+    return os.path.relpath(first.absolute(), common), os.path.relpath(second.absolute(), common)
 
 
 def judge_answer(
@@ -157,11 +267,10 @@ def judge_answer(
     if kind in ("audio", "unisrm"):
         what = "an audio judge" if kind == "audio" else "a UniSRM"
         raise ConfigError(f"{options.name}: this is {what}; `judge clip` scores a clip by it")
-    if kind in ("rubric", "independent", "contrast") and style is None:
-        raise ConfigError(f"--style: the {options.name} judge needs to know how the question was spoken")
+    refuse_missing(missing_for_answer(options.named, style, options.tone))
     judge = options.open()
     if isinstance(judge, RubricJudge):
-        return _judge_by_rubric(judge, Exchange(Utterance(text=question, style=style), clip))
+        return _judge_by_rubric(judge, Exchange(as_utterance(question, style), clip))
     exchange = Exchange(as_utterance(question, style), clip)
     if options.estimate and (bill := _estimate(judge, exchange)) is not None:
         return bill
@@ -348,7 +457,8 @@ def _verdict(
     outcome = {"verdict": to_json(verdict), **({"overall": overall} if overall else {})}
     scored = not isinstance(verdict, Unscored)
     show = partial(show_verdict, verdict=verdict, overall=overall, names=names)
-    return _with_blueprints(outcome, blueprints, show, scored, partial(_made_from, judge, item, fusion))
+    shown = _with_blueprints(outcome, blueprints, show, scored, partial(_made_from, judge, item, fusion))
+    return replace(shown, judged=(verdict, overall)) if isinstance(verdict, PairVerdict) and overall else shown
 
 
 def _with_blueprints(
@@ -375,7 +485,11 @@ def _preferences(
             show_preference(console, task, preference, names)
 
     scored = not any(isinstance(preference, Unscored) for preference in preferences.values())
-    return Outcome({"verdicts": {task: to_json(verdict) for task, verdict in preferences.items()}}, show, scored, made_from)
+    # Of several tasks the last is their ensemble.
+    last = list(preferences.values())[-1]
+    judged = (last, last.label) if isinstance(last, Preference) else None
+    as_json = {"verdicts": {task: to_json(verdict) for task, verdict in preferences.items()}}
+    return Outcome(as_json, show, scored, made_from, judged)
 
 
 def _within_budget(verdict: Any) -> Any:

@@ -94,6 +94,9 @@ def open_system(spec: str, curation: Path | None, cache_dir: Path) -> System:
     path = Path(spec)
     if path.suffix in (".yaml", ".yml"):
         return EndpointSystem(load_audio_chat(path), cache_dir)
+    if is_checkpoint(path / "aligned") and not is_checkpoint(path):
+        # A run's folder stands for the policy that it trained.
+        path = path / "aligned"
     if is_checkpoint(path):
         from paras2s.policy.registry import load_policy
 
@@ -111,7 +114,8 @@ def _curation_of(baseline: str, curation: Path | None) -> CurationConfig:
 
 def is_finished(spec: str) -> bool:
     """Return whether a system is a folder of finished clips."""
-    return Path(spec).is_dir() and not is_checkpoint(Path(spec))
+    path = Path(spec)
+    return path.is_dir() and not is_checkpoint(path) and not is_checkpoint(path / "aligned")
 
 
 def fingerprint(spec: str, curation: Path | None = None) -> list[Any]:

@@ -18,13 +18,13 @@ from paras2s.cli.ablate import ablate
 from paras2s.cli.align import align
 from paras2s.cli.bench_contrasts import contrasts, curve
 from paras2s.cli.bench_detection import bench_detect, bench_detect_grid, bench_detect_pairs
-from paras2s.cli.bench_paras2s import bench_paras2s, bench_voicebench
+from paras2s.cli.bench_paras2s import bench_paras2s, bench_template, bench_voicebench
 from paras2s.cli.bench_speakbench import bench_app
 from paras2s.cli.bench_styleset import bench_styleset
 from paras2s.cli.bench_suite import bench_suite
 from paras2s.cli.bench_systems import bench_systems
 from paras2s.cli.bench_unisrm import bench_unisrm
-from paras2s.cli.check_policy import check_policy
+from paras2s.cli.check_policy import check_policy, new_policy
 from paras2s.cli.config import config
 from paras2s.cli.data import data
 from paras2s.cli.demo import demo
@@ -51,38 +51,29 @@ app = typer.Typer(
     help="Teach a speech-to-speech model to hear how something is said, and to answer fittingly.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-for verb in (
-    demo,
-    data,
-    warmup,
-    distill,
-    align,
-    ablate,
-    paper,
-    results,
-    config,
-    export,
-    blueprint,
-    plan,
-    rank,
-    probe,
-    studio,
-    rollouts,
-    doctor,
-):
-    app.command()(verb)
-app.command("check-policy")(check_policy)
+# The groups of --help, in the order of use.
+PANELS = {
+    "Run": {"demo": demo, "data": data, "warmup": warmup, "distill": distill, "align": align, "ablate": ablate},
+    "Judge": {"blueprint": blueprint, "probe": probe, "rank": rank},
+    "Look": {"studio": studio, "rollouts": rollouts},
+    "Models": {"new-policy": new_policy, "check-policy": check_policy, "export": export},
+    "Plan and set up": {"plan": plan, "config": config, "doctor": doctor},
+    "This project's pages": {"results": results, "paper": paper},
+}
+for panel, verbs in PANELS.items():
+    for verb, function in verbs.items():
+        app.command(verb, rich_help_panel=panel)(function)
 judge_app.command("audit")(judge_audit)
-app.add_typer(judge_app, name="judge")
-app.add_typer(study_app, name="study")
-app.add_typer(unisrm_app, name="unisrm")
+app.add_typer(judge_app, name="judge", rich_help_panel="Judge")
+app.add_typer(study_app, name="study", rich_help_panel="Judge")
+app.add_typer(unisrm_app, name="unisrm", rich_help_panel="Models")
 bench_app.command("contrasts")(contrasts)
 bench_app.command("curve")(curve)
 bench_app.command("paras2s")(bench_paras2s)
+bench_app.command("template")(bench_template)
 bench_app.command("voicebench")(bench_voicebench)
 bench_app.command("systems")(bench_systems)
 bench_app.command("detect")(bench_detect)
@@ -91,7 +82,7 @@ bench_app.command("detect-pairs")(bench_detect_pairs)
 bench_app.command("styleset")(bench_styleset)
 bench_app.command("unisrm")(bench_unisrm)
 bench_app.command("suite")(bench_suite)
-app.add_typer(bench_app, name="bench")
+app.add_typer(bench_app, name="bench", rich_help_panel="Benchmark")
 
 
 def _version(requested: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from paras2s.cli.options import Json, Queries, exit_if_unscored, parse_overrides, print_json
-from paras2s.cli.run_options import Config, RunDir, Seed, Set, Wait
+from paras2s.cli.run_options import Config, RunDir, Seed, Set, Verbose, Wait
 
 
 class HeldOut(StrEnum):
@@ -24,6 +24,7 @@ def contrasts(
     seed: Seed = None,
     run_dir: RunDir = None,
     wait: Wait = False,
+    verbose: Verbose = False,
     as_json: Json = False,
     on: Annotated[HeldOut, typer.Option(help="Held-out queries: validation to choose settings, test for the final figure.")] = (
         HeldOut.test
@@ -41,7 +42,7 @@ def contrasts(
     from paras2s.reward.reward_model.model import RewardModel
     from paras2s.run import open_run
 
-    run = open_run(config, parse_overrides(set_), seed, run_dir, as_json)
+    run = open_run(config, parse_overrides(set_), seed, run_dir, as_json, verbose)
     run.open(wait)
     if limit is not None and judge is None:
         raise ConfigError("--limit: the answers of a run are judged already; it is for the answers that --judge reads")

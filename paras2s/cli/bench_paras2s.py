@@ -23,7 +23,7 @@ from paras2s.cli.options import (
 
 
 def bench_paras2s(
-    data: Annotated[Path, typer.Argument(help="Folder of a dataset: a curation's, or RUN/data.")],
+    data: Annotated[Path, typer.Argument(help="Folder of a dataset: a curation's, or a run's.")],
     system: Systems,
     judge: Annotated[str, typer.Option("--judge", help="Judge, as for `judge answer`: trace, rubric, or a YAML.")] = "trace",
     on: Annotated[str, typer.Option(help="Role of the queries: test or validation.")] = "test",
@@ -45,9 +45,12 @@ def bench_paras2s(
     """Score systems' spoken answers on held-out queries, by category and on average (ParaS2S, Table 2)."""
     from paras2s.bench.paras2s.judges import open_answer_judge
     from paras2s.bench.paras2s.run import BenchOptions, run_paras2s
+    from paras2s.bench.paras2s.template import data_folder
     from paras2s.utils.progress import open_console
 
     console = open_console(to_stderr=as_json)
+    fitted = data_folder(data) / "tone_agent.json"
+    tone = fitted if tone is None and fitted.is_file() else tone
     beside = parse_systems(voicebench or [], "--voicebench")
     options = BenchOptions(data, on, parse_systems(system), answers, out, curation, cache_dir, human, limit, beside)
     opened = open_answer_judge(judge, parse_overrides(set_), tone, cache_dir)
@@ -57,8 +60,25 @@ def bench_paras2s(
     else:
         for text in report.to_markdown():
             console.print(text, highlight=False, markup=False)
+        for name in options.systems:
+            console.print(report.sentence(name), highlight=False, markup=False)
         console.print(f"{out}: rows, samples, table2.md and table2.json", highlight=False)
     exit_if_unscored(report.unscored)
+
+
+def bench_template(
+    data: Annotated[Path, typer.Argument(help="Folder of a dataset: a curation's, or a run's.")],
+    out: Annotated[Path, typer.Argument(help="New folder: the questions' clips, a table of the expected answers, a README.")],
+    on: Annotated[str, typer.Option(help="Role of the queries: test or validation.")] = "test",
+    answers: Annotated[int, typer.Option(min=1, help="Answers to each query.")] = 1,
+) -> None:
+    """Write the questions that a system is to answer, in a folder that can be sent to another team; it holds no label."""
+    from paras2s.bench.paras2s.template import ANSWERS, write_template
+
+    count = write_template(data, out, on, answers)
+    more = "" if answers == 1 else f" --answers {answers}"
+    typer.echo(f"{out}: {count} questions and a README; with the answers in {out / ANSWERS}, run")
+    typer.echo(f"paras2s bench paras2s {data} --system mine={out / ANSWERS} --judge rubric{more}")
 
 
 def bench_voicebench(

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from paras2s.policy.base import Policy
 
 
 def check_policy(
-    name: Annotated[str, typer.Argument(help="Policy: kimi, glm4_voice ..., an entry point's name, or module:Class.")],
+    name: Annotated[str, typer.Argument(help="Policy: a checkpoint's folder, kimi ..., an entry point, or module:Class.")],
     weights: Annotated[
         Path | None, typer.Option(help="Folder of the checkpoint. Default: module:function makes a policy itself.")
     ] = None,
@@ -57,6 +59,8 @@ def check_policy(
     # Read first: a faulty file is reported before minutes are spent on weights.
     dump = None if against is None else read_dump(against)
     recorded = None if pairs is None else read_pairs(pairs)
+    if weights is None and not _walk(name, console, as_json):
+        raise typer.Exit(1)
     policy = _open(name, weights, device, dtype, decoder)
     dialogues = [[Turn("user", clip=read_clip(path))] for path in clip or ()]
     subject = replace(subject_of(policy, dialogues or None), steps=steps)
@@ -77,17 +81,66 @@ def check_policy(
         raise typer.Exit(1)
 
 
+def new_policy(
+    name: Annotated[str, typer.Argument(help="Name of the module: my_model writes my_model.py and test_my_model.py.")],
+    like: Annotated[str, typer.Option(help="Layout of an answer: dual_stream, interleaved or frames.")] = "dual_stream",
+    folder: Annotated[Path, typer.Option(help="Folder for both files.")] = Path(),
+) -> None:
+    """Write a policy to fill in, in which every method says what it must return, and its test."""
+    from paras2s.policy.first_steps import class_name, write_policy
+
+    module, test = write_policy(name, like, folder)
+    typer.echo(
+        f"{module} and {test}; the next method to write: PYTHONPATH={folder} paras2s check-policy {name}:{class_name(name)}"
+    )
+
+
+def _walk(name: str, console: Console, as_json: bool) -> bool:
+    """Call the methods of a policy's class one after another; print the next to write, and return whether all are written."""
+    from dataclasses import asdict
+
+    from rich.markup import escape
+
+    from paras2s.cli.options import print_json
+    from paras2s.errors import PolicyError
+    from paras2s.policy.base import Policy
+    from paras2s.policy.first_steps import METHODS, walk_methods
+    from paras2s.utils.plugins import import_part, is_reference
+
+    policy = import_part(name, "check-policy", PolicyError) if is_reference(name) else None
+    if not (isinstance(policy, type) and issubclass(policy, Policy)):
+        return True
+    findings = list(walk_methods(policy))
+    if findings[-1].ok:
+        return True
+    if as_json:
+        print_json({"policy": name, "failed": 1, "checks": [asdict(finding) for finding in findings]})
+        return False
+    for finding in findings:
+        mark = "[green]ok[/]" if finding.ok else "[yellow]next[/]"
+        console.print(f"{mark} {finding.name}: ", escape(finding.detail), sep="", highlight=False)
+    console.print(f"{len(findings) - 1} of {len(METHODS)} parts are written; then the contract is checked", highlight=False)
+    return False
+
+
 def _open(name: str, weights: Path | None, device: str, dtype: str | None, decoder: str | None) -> Policy:
     """Load the policy from its checkpoint, or call the function that makes it."""
     import torch
 
     from paras2s.errors import PolicyError
     from paras2s.policy.base import Policy
-    from paras2s.policy.registry import load_policy
+    from paras2s.policy.registry import is_checkpoint, load_policy
+    from paras2s.run import kind_in_run
     from paras2s.utils.plugins import import_part
 
+    kind: str | None = name
+    if weights is None and is_checkpoint(Path(name)):
+        weights, kind = Path(name), kind_in_run(Path(name))
     if weights is not None:
-        return load_policy(weights, name, device, None if dtype is None else getattr(torch, dtype), decoder)
+        return load_policy(weights, kind, device, None if dtype is None else getattr(torch, dtype), decoder)
+    if Path(name).is_dir():
+        checkpoints = [str(path.parent) for path in sorted(Path(name).glob("*/policy.json"))]
+        raise PolicyError(f"{name}: holds no policy; give {' or '.join(checkpoints) or 'RUN/aligned or RUN/sft'}")
     if ":" not in name:
         raise PolicyError(f"{name}: give --weights, the folder of its checkpoint, or module:function that makes a tiny one")
     try:

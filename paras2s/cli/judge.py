@@ -32,6 +32,7 @@ Judge = Annotated[
         help="Judge: trace, trace_paper, transcript, audio, unisrm or a YAML; for answers also rubric, audiojudge, a run.",
     ),
 ]
+Style = Annotated[str | None, typer.Option(help="Style of the question: happy, sad, sarcastic, child, female ...")]
 Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", help="Input of the task, KEY=VALUE: text=..., prompt_speech=FILE. Repeatable."),
@@ -100,8 +101,17 @@ def blueprint(
 def judge_pair(
     first: Annotated[Path, typer.Argument(help="The first spoken answer.")],
     second: Annotated[Path, typer.Argument(help="The second spoken answer.")],
-    instruction: Annotated[str | None, typer.Option(help="The instruction: an audio file, or its text.")] = None,
-    judge: Judge = "trace",
+    question: Annotated[
+        str | None, typer.Option("--question", "--instruction", help="The question: an audio file, or its text.")
+    ] = None,
+    style: Style = None,
+    judge: Annotated[
+        str | None,
+        typer.Option(
+            "--judge",
+            help="Judge, as for `judge answer`. Default: any that can decide here; else differences.",
+        ),
+    ] = None,
     task: Task = None,
     inputs: Inputs = None,
     both_orders: Both = False,
@@ -112,14 +122,22 @@ def judge_pair(
     set_: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Compare two clips: in content, voice and manner (TRACE), by an audio judge's tasks, or by UniSRM's T1, T3 or T4."""
-    from paras2s.bench.judge_clips import JudgeOptions
+    """Compare two recordings with what is installed: their differences as measured, or a judge's decision."""
+    from paras2s.bench.judge_clips import JudgeOptions, measure_pair
     from paras2s.bench.judge_clips import judge_pair as run
+    from paras2s.bench.pair_judges import choose_judge
 
     given = parse_pairs(inputs, "--input")
-    options = JudgeOptions(judge, parse_overrides(set_), tone, task, both_orders, estimate, dump, given)
-    clips = {"question": instruction, "answer 1": first, "answer 2": second}
-    _print(lambda on_progress: run(options, first, second, instruction, on_progress), as_json, out, "pair", clips)
+    overrides = parse_overrides(set_)
+    # Options of a judge that is called mean such a judge.
+    called = overrides or given or task or both_orders or dump or estimate
+    name = judge or ("trace" if called else choose_judge(question, style))
+    clips = {"question": question, "answer 1": first, "answer 2": second}
+    if name is None:
+        _print(lambda _: measure_pair(first, second, question, style, tone), as_json, out, "pair", clips)
+        return
+    options = JudgeOptions(name, overrides, tone, task, both_orders, estimate, dump, given)
+    _print(lambda on_progress: run(options, first, second, question, style, on_progress), as_json, out, "pair", clips)
 
 
 @judge_app.command("answer")
@@ -127,7 +145,7 @@ def judge_answer(
     question: Annotated[str, typer.Argument(help="The question: an audio file, or its text.")],
     answer: Annotated[Path, typer.Argument(help="The spoken answer.")],
     judge: Judge = "trace",
-    style: Annotated[str | None, typer.Option(help="Style of the question: happy, sad, sarcastic, child, female ...")] = None,
+    style: Style = None,
     estimate: Estimate = False,
     tone: Tone = None,
     rubric: Annotated[Path | None, typer.Option(help="Your own rubric (YAML), for --judge rubric.")] = None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def plan(
     config: Annotated[Path, typer.Argument(help="YAML config of a run, or the name of a preset: demo, kimi_paper ...")],
-    cluster: Annotated[str, typer.Option(help="Cluster: this_machine, h100x8, gpu64, or a YAML.")],
+    cluster: Annotated[str, typer.Option(help="Cluster: this_machine, h100x8, gpu64, or a YAML.")] = "this_machine",
     prompts: Annotated[int | None, typer.Option(min=1, help="Number of RL prompts. Default: the config's own steps.")] = None,
     epochs: Annotated[float, typer.Option(min=0.001, help="Passes over --prompts.")] = 1.0,
     answer_s: Annotated[

@@ -438,28 +438,49 @@ def _took_too_long(error: Exception) -> bool:
     return isinstance(error.__cause__ and error.__cause__.__cause__, aiohttp.ServerTimeoutError | TimeoutError)
 
 
+def missing_for(config: EndpointConfig, section: str = "llm") -> list[str]:
+    """Return what a call to an endpoint still needs, a phrase each: packages, and a key unless its address is private."""
+    packages = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    needed = [f"{section}: an endpoint needs {', '.join(packages)}; run: pip install 'paras2s[judge]'"] if packages else []
+    variable, url = config.api_key_env, config.base_url
+    if variable is not None and not key_of_endpoint(config, section) and not is_private(url):
+        needed.append(
+            f"{section}.api_key_env: set {variable} in the environment; {url} needs a key (if not: api_key_env: null)"
+        )
+    return needed
+
+
+def key_of_endpoint(config: EndpointConfig, section: str) -> str:
+    """Return the key without the blanks and the line break that a file or a shell may add; empty if there is none.
+
+    Raises:
+        ConfigError: it cannot be sent.
+    """
+    key = os.environ.get(config.api_key_env, "").strip() if config.api_key_env else ""
+    if not key.isascii() or not key.isprintable():
+        raise ConfigError(f"{section}.api_key_env: {config.api_key_env} holds a line break or a sign beyond ASCII")
+    return key
+
+
 class EndpointClient:
     """A client of one endpoint. One instance a command: budget and rate are the command's."""
 
     def __init__(self, config: EndpointConfig, section: str = "llm", calls: bool = True) -> None:
-        """Read the key and the prices; an instance without `calls` is for estimates, and needs no key.
+        """Read the key and the prices; an instance without `calls` is for estimates, and needs neither packages nor a key.
 
         Raises:
             ConfigError: a package, the key or a price is missing.
         """
-        missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-        if missing:
-            raise ConfigError(f"{section}: an endpoint needs {', '.join(missing)}; run: pip install 'paras2s[judge]'")
+        if calls and (missing := missing_for(config, section)):
+            raise ConfigError("; ".join(missing))
         self.config, self.section = config, section
         self.budget = Budget(config.budget_usd)
         self._failures = Failures()
         self.price = load_prices(config.prices).models.get(config.model)
         if self.price is None and config.prices is None and is_loopback(config.base_url):
             self.price = FREE
-        self._key = self._read_key()
+        self._key = key_of_endpoint(config, section)
         self._printed: dict[str, float] = {}
-        if calls:
-            self.require_key()
         if config.budget_usd is not None and self.price is None:
             raise ConfigError(
                 f"{section}.budget_usd: no price is known for {config.model}; add it to a table and give it as {section}.prices"
@@ -468,31 +489,6 @@ class EndpointClient:
     def stop(self, why: str) -> None:
         """Make no more calls: those that are left end with an EndpointError that says why."""
         self._failures.stop(why)
-
-    def require_key(self) -> None:
-        """Refuse to call an endpoint elsewhere without a key.
-
-        Raises:
-            ConfigError: there is none.
-        """
-        variable, url = self.config.api_key_env, self.config.base_url
-        if not self._key and variable is not None and not is_private(url):
-            raise ConfigError(
-                f"{self.section}.api_key_env: set {variable} in the environment; {url} needs a key (if not: api_key_env: null)"
-            )
-
-    def _read_key(self) -> str:
-        """Return the key without the blanks and the line break that a file or a shell may add; empty if there is none.
-
-        Raises:
-            ConfigError: it cannot be sent.
-        """
-        key = os.environ.get(self.config.api_key_env, "").strip() if self.config.api_key_env else ""
-        if not key.isascii() or not key.isprintable():
-            raise ConfigError(
-                f"{self.section}.api_key_env: {self.config.api_key_env} holds a line break or a sign beyond ASCII"
-            )
-        return key
 
     async def run_all(self, indices: Sequence[int], work: Callable[[Session, int], Awaitable[None]]) -> None:
         """Run `work` on every index, as many at once as `concurrency` allows."""
@@ -504,7 +500,8 @@ class EndpointClient:
                 await work(session, index)
 
         if indices:
-            self.require_key()
+            if missing := missing_for(self.config, self.section):
+                raise ConfigError("; ".join(missing))
             async with Session(self.config, self._key, self._failures) as session:
                 # Twice as many workers as slots: while one backs off, another one uses its slot.
                 workers = min(2 * self.config.concurrency, len(indices))

@@ -15,7 +15,7 @@ from paras2s.policy.embedded.features import FeatureNormalizer
 from paras2s.policy.types import Prompt
 from paras2s.reward.reward_model.model import EncodedQuestion
 from paras2s.types import Query
-from paras2s.utils.process_pool import map_chunks
+from paras2s.utils.process_pool import FEW_CLIPS, map_chunks
 
 CODEC = Codec2Pairs()
 # Clips that a worker codes together.
@@ -53,7 +53,8 @@ def encode_questions(dataset: Dataset, queries: Sequence[Query]) -> list[Encoded
 def code_clips(clips: Sequence[Clip]) -> list[np.ndarray]:
     """Encode clips as codes [T, K] with the embedded codec; equal clips are coded once."""
     distinct = {clip.digest: clip for clip in clips}
-    codes = dict(zip(distinct, map_chunks(_code_chunk, list(distinct.values()), CODED_AT_ONCE), strict=True))
+    coded = map_chunks(_code_chunk, list(distinct.values()), CODED_AT_ONCE, few=FEW_CLIPS)
+    codes = dict(zip(distinct, coded, strict=True))
     return [codes[clip.digest] for clip in clips]
 
 

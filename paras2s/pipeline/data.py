@@ -19,7 +19,7 @@ def run_data(run: Run) -> Dataset:
     """Build the dataset, or load it where it is complete."""
     if (run.data_dir / "queries.parquet").is_file():
         dataset = load_dataset(run.data_dir)
-        run.say("  the dataset is complete already")
+        run.say("[bold]data[/bold]: cached")
         return dataset
     config = run.config
     with run.stage("data"), run.bar("scripts spoken") as speech, run.bar("clips transcribed") as words:
@@ -53,9 +53,9 @@ def describe_dataset(run: Run, dataset: Dataset) -> None:
     )
     for name, tone in (("users' styles", dataset.user_tone), ("agent's tones", dataset.agent_tone)):
         report = tone.report
-        run.say(f"  tone classifier of the {name}: {report['accuracy']:.3f} on {report['n']} clips of held-out speakers")
+        run.detail(f"  tone classifier of the {name}: {report['accuracy']:.3f} on {report['n']} clips of held-out speakers")
     audibility = dataset.audibility
-    run.say(
+    run.detail(
         f"  style check: a plain classifier tells the two styles apart for {audibility['accuracy']:.3f} of "
         f"{audibility['clips']} held-out clips (chance 0.5)"
     )

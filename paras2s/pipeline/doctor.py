@@ -37,7 +37,7 @@ PROGRAMS = {
 # Packages that only some users need.
 OPTIONAL = {
     "tiktoken": "Kimi-Audio and GLM-4-Voice (pip install 'paras2s[models]')",
-    "openai": "LLM judges and curation (pip install 'paras2s[curate]')",
+    "openai": "LLM judges (pip install 'paras2s[judge]') and curation (pip install 'paras2s[curate]')",
     "funasr": "TRACE's emotion scores (pip install 'paras2s[trace]')",
     "speechbrain": "TRACE's accent scores (pip install 'paras2s[trace]')",
     "torchaudio": "TRACE's emotion and accent scores (the build of your torch; PyPI's for Linux is CUDA's)",
@@ -69,7 +69,8 @@ def examine() -> dict[str, Any]:
             ok = versions.contains(version, prereleases=True)
             version = version if ok else f"{version}; needs {versions}"
         except importlib.metadata.PackageNotFoundError:
-            version, ok = "not installed", False
+            hint = "; pip install 'paras2s[offline]'" if package in PACKAGES else ""
+            version, ok = f"not installed{hint}", False
         parts.append({"part": package, "ok": ok, "is": version, "switches_off": stops, "needed": package in PACKAGES})
     for name, asset in ASSETS.items():
         try:

@@ -104,7 +104,8 @@ def _require_checkpoint(checkpoint: Path) -> None:
     if (checkpoint / COMPLETE).is_file() or is_checkpoint(checkpoint):
         return
     # A run's own folder is easily given in place of one of these.
-    checkpoints = [str(path) for path in checkpoints_in(checkpoint / "checkpoints" / "align").values()]
+    made = [path for name in ("sft", "aligned") if is_checkpoint(path := checkpoint / name)]
+    checkpoints = [str(path) for path in (*checkpoints_in(checkpoint / "checkpoints" / "align").values(), *made)]
     raise PolicyError(
         f"{checkpoint}: is no complete checkpoint: it has neither {COMPLETE} nor a policy's policy.json or config.json; "
         f"give {' or '.join(checkpoints) or 'RUN/checkpoints/align/step_NNNNNN, or RUN/aligned'}"

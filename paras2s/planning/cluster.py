@@ -20,6 +20,7 @@ from paras2s.configs.schema.base import Section, parse_config
 from paras2s.configs.schema.run import PolicyConfig
 from paras2s.errors import ConfigError
 from paras2s.utils.io import read_yaml
+from paras2s.utils.suggest import did_you_mean
 
 CLUSTERS = "configs/clusters"
 
@@ -248,8 +249,8 @@ def cluster_path(name: str) -> Path:
     folder = Path(str(resources.files("paras2s"))) / CLUSTERS
     path = folder / f"{name}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
-        raise ConfigError(f"no cluster {name!r}; there are {known}; or give a YAML file")
+        known = sorted(path.stem for path in folder.glob("*.yaml"))
+        raise ConfigError(f"no cluster {name!r}{did_you_mean(name, known)}; there are {', '.join(known)}; or give a YAML file")
     return path
 
 

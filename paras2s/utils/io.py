@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.errors import ConfigError, DataError, ParaS2SError, StorageError, one_line
+from paras2s.utils.suggest import nearest_file
 
 # More digits than any count, size or seed has: such a number overflows in whatever computes with it.
 MOST_DIGITS = 20
@@ -203,7 +204,7 @@ def read_json(path: Path) -> Any:
         DataError: missing or not JSON.
     """
     if not os.path.exists(path):
-        raise DataError(f"{path}: no such file; run the stage that writes it")
+        raise DataError(f"{path}: no such file{nearest_file(path)}; run the stage that writes it")
     with reading(path):
         data = path.read_bytes()
     return parse_json(data, path, advice="; if a stage wrote it, delete it and run that stage again")
@@ -234,7 +235,7 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
         DataError: missing, or a line in the middle is not JSON.
     """
     if not path.is_file():
-        raise DataError(f"{path}: no such file; run the stage that writes it")
+        raise DataError(f"{path}: no such file{nearest_file(path)}; run the stage that writes it")
     with reading(path), path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():

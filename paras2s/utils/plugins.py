@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from paras2s.errors import ConfigError, ParaS2SError, one_line
+from paras2s.utils.suggest import did_you_mean
 
 
 def find_part(what: str, group: str, name: str, shipped: Mapping[str, Any], error: type[ParaS2SError] = ConfigError) -> Any:
@@ -38,7 +39,10 @@ def require_part(what: str, group: str, name: str, shipped: Collection[str]) -> 
     if name in shipped or name in installed or is_reference(name):
         return name
     known = ", ".join((*shipped, *installed))
-    raise ValueError(f"no {what} {name!r}; there are {known}, or give module:Class of your own (PYTHONPATH=. for this folder)")
+    near = did_you_mean(name, (*shipped, *installed))
+    raise ValueError(
+        f"no {what} {name!r}{near}; there are {known}, or give module:Class of your own (PYTHONPATH=. for this folder)"
+    )
 
 
 def installed_parts(what: str, group: str, shipped: Collection[str], error: type[ParaS2SError] = ConfigError) -> dict[str, str]:

@@ -10,14 +10,17 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextvars import ContextVar
 from itertools import islice
-from typing import TypeVar
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any, TypeVar
 
 from paras2s.errors import DataError
 
@@ -28,6 +31,10 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Chunks of a stream that may be pending, by worker: a slow one neither stops the others nor lets results pile up.
 AHEAD = 4
 DIED = "a worker process died (out of memory?); the same command continues from the cache"
+# A pool takes seconds to start and to load its models, in which this process measures as many clips as these.
+FEW_CLIPS = 8
+# Whether this process does the work of a worker, with a worker's one thread, so that its floats are a worker's.
+_as_worker: ContextVar[bool] = ContextVar("_as_worker", default=False)
 
 
 def cores() -> int:
@@ -37,7 +44,7 @@ def cores() -> int:
 
 def native_threads(most: int = 2) -> int:
     """Return the threads for a native library's model: one in a worker process, since every core has a worker already."""
-    return 1 if multiprocessing.parent_process() is not None else min(most, cores())
+    return 1 if multiprocessing.parent_process() is not None or _as_worker.get() else min(most, cores())
 
 
 def _begin(parent: int) -> None:
@@ -55,9 +62,34 @@ def _begin(parent: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+class _WorkerProcess(SpawnProcess):
+    """A spawned process that does not run the user's script again: the work is this package's and needs nothing of it.
+
+    Without it a script without `if __name__ == "__main__"` starts workers in every worker.
+    """
+
+    @staticmethod
+    def _Popen(process: Any) -> Any:
+        main = vars(sys.modules["__main__"])
+        with _hiding:
+            hidden = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
+            main["__spec__"] = None
+            try:
+                return SpawnProcess._Popen(process)  # type: ignore[attr-defined]
+            finally:
+                main.update(hidden)
+
+
+class _WorkerContext(SpawnContext):
+    Process = _WorkerProcess  # type: ignore[assignment]
+
+
+# Two threads may start workers at once.
+_hiding = threading.Lock()
+
+
 def _start(workers: int) -> ProcessPoolExecutor:
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(os.getpid(),))
+    return ProcessPoolExecutor(workers, mp_context=_WorkerContext(), initializer=_begin, initargs=(os.getpid(),))
 
 
 _held: list[ProcessPoolExecutor] = []
@@ -85,13 +117,16 @@ def map_chunks(
     items: Sequence[Item],
     chunk: int,
     on_progress: Callable[[int, int], None] | None = None,
+    few: int = 0,
 ) -> list[Result]:
     """Run `work` on chunks of at most `chunk` items, as many for every worker, and return results in the order of
-    items; `on_progress(done, total)` counts items.
+    items; `on_progress(done, total)` counts items. At most `few` items start no process, and are done in this one.
 
     Raises:
         DataError: a worker process was killed from outside.
     """
+    if len(items) <= few and not _held:
+        return _work_here(work, items, on_progress)
     size = even_size(len(items), chunk, cores())
     chunks = [items[start : start + size] for start in range(0, len(items), size)]
     results: dict[int, list[Result]] = {}
@@ -111,6 +146,21 @@ def map_chunks(
         for future in futures:
             future.cancel()
     return [result for number in range(len(chunks)) for result in results[number]]
+
+
+def _work_here(
+    work: Callable[[Sequence[Item]], list[Result]],
+    items: Sequence[Item],
+    on_progress: Callable[[int, int], None] | None,
+) -> list[Result]:
+    token = _as_worker.set(True)
+    try:
+        results = work(items) if items else []
+    finally:
+        _as_worker.reset(token)
+    if on_progress:
+        on_progress(len(items), len(items))
+    return results
 
 
 def even_size(count: int, most: int, workers: int) -> int:

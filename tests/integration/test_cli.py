@@ -101,13 +101,16 @@ def sounds(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["judge", "answer", "Hi", "good.wav", "--judge", "rubric", "--style", "happy"], "--tone: the rubric needs"),
         (["judge", "answer", "Hi", "good.wav", "--judge", "rubric"], "--style: the rubric judge needs to know"),
         (["judge", "answer", "Hi", "good.wav", "--judge", "independent"], "--style: the independent judge needs to know"),
-        (["judge", "pair", "good.wav", "good.wav", "--instruction", "Hi"], "set OPENAI_API_KEY in the environment"),
-        (["judge", "pair", "good.wav", "good.wav", "--instruction", "no.wav", "-s", LOCAL], "no.wav: no such file"),
         (
-            ["judge", "pair", "good.wav", "good.wav", "--instruction", "Hi", "--judge", "best"],
+            ["judge", "pair", "good.wav", "good.wav", "--question", "Hi", "--judge", "trace"],
+            "set OPENAI_API_KEY in the environment",
+        ),
+        (["judge", "pair", "good.wav", "good.wav", "--question", "no.wav", "-s", LOCAL], "no.wav: no such file"),
+        (
+            ["judge", "pair", "good.wav", "good.wav", "--question", "Hi", "--judge", "best"],
             "no judge 'best'; there are audio",
         ),
-        (["judge", "pair", "good.wav", "text.wav", "--instruction", "Hi", "-s", LOCAL], "text.wav: cannot be decoded"),
+        (["judge", "pair", "good.wav", "text.wav", "--question", "Hi", "-s", LOCAL], "text.wav: cannot be decoded"),
         (["bench", "speakbench", "--labels", "none.json", "--oracle"], "none.json: no such file"),
         (
             ["bench", "speakbench", "--labels", "labels.json", "--oracle"],

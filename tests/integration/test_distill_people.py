@@ -81,7 +81,7 @@ def test_peoples_scores_teach_and_more_of_them_teach_again(tiny_run: Path, tmp_p
     assert all(row["judge_max"] is None and row["judge_unscored"] == row["n"] for row in report["probes"].values())
     assert "degenerate answers score at most" in " ".join(given.split())
 
-    assert "exists already" in invoke("distill", config).output
+    assert "distill: cached" in invoke("distill", config).output
     with (tmp_path / "people.csv").open("a", newline="") as file:
         csv.writer(file).writerow((items[0].id, "policy", items[0].category, "cem", 5))
     key = stage_keys(load_config(config))["reward"]

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from paras2s.errors import AudioError, DataError
+from paras2s.utils import process_pool
 from paras2s.utils.process_pool import AHEAD, cores, end_workers, even_size, in_chunks, map_chunks, stream_chunks
 
 
@@ -31,6 +35,10 @@ def killed(items: Sequence[int]) -> list[int]:
 
 def process_ids(items: Sequence[int]) -> list[int]:
     return [os.getpid() for _ in items]
+
+
+def process_and_threads(items: Sequence[int]) -> list[tuple[int, int]]:
+    return [(os.getpid(), process_pool.native_threads()) for _ in items]
 
 
 def threads_of_torch(items: Sequence[int]) -> list[str]:
@@ -64,6 +72,30 @@ def test_every_worker_gets_as_much(count: int, most: int, workers: int, size: in
 
 def test_no_work_starts_no_process() -> None:
     assert map_chunks(doubled, [], 3) == []
+
+
+def test_few_items_start_no_process_and_are_done_with_a_workers_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_pool, "_held", [])
+    monkeypatch.setattr(process_pool, "cores", lambda: 8)
+    seen: list[tuple[int, int]] = []
+    work = partial(map_chunks, process_and_threads, on_progress=lambda *now: seen.append(now), few=3)
+    assert work([1, 2, 3], 1) == [(os.getpid(), 1)] * 3
+    assert seen == [(3, 3)]
+    assert process_pool._held == []
+    assert process_pool.native_threads() == 2
+    assert os.getpid() not in {process for process, _ in work(range(4), 1)}
+    end_workers()
+
+
+def test_a_script_that_is_not_guarded_starts_workers_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "print('once')\nfrom paras2s.utils.process_pool import map_chunks\nprint(map_chunks(sorted, [2, 1, 3, 0], 2))\n"
+        "print(__spec__, __file__[-9:])\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "once\n[1, 2, 0, 3]\nNone script.py\n"
 
 
 def test_an_error_of_the_work_is_raised_as_itself() -> None:

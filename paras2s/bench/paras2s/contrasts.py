@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -51,7 +51,20 @@ HeldOut = Literal["validation", "test"]
 # What the judges' scores are made of, in the order of the table.
 PARTS = ("kind", "tone", "topic")
 POLICIES = ("sft", "aligned")
-SYSTEMS = (BAD, CONSTANT, CASCADE, STYLE_DEAF, PROSODY, "sft", "aligned", FLAT, TOPLINE)
+# Every system in a line.
+SYSTEMS = {
+    BAD: "answers of a kind that does not fit: the lowest score",
+    CONSTANT: "always the same kind of answer, the best over the training labels",
+    CASCADE: "knows the words alone, not how they are said",
+    STYLE_DEAF: "knows the two styles of a question and guesses between them",
+    PROSODY: "a linear classifier of the style on the question's prosody, with scripted answers",
+    "sft": "the policy before reinforcement (SFT warm-up)",
+    "aligned": "the policy after reinforcement (GRPO)",
+    FLAT: "fitting words in a flat tone",
+    TOPLINE: "is given the true style: the highest score in reach",
+}
+# The systems of the short table.
+SHOWN = (CASCADE, "sft", "aligned", TOPLINE)
 
 
 def policy_system(run: Run, dataset: Dataset, policy: Policy) -> PolicySystem:
@@ -109,7 +122,7 @@ def summary_of(benched: BenchedRun) -> dict[str, Any]:
 
 
 def run_bench(
-    run: Run, dataset: Dataset, model: RewardModel | None, role: HeldOut, systems: Sequence[str] = SYSTEMS
+    run: Run, dataset: Dataset, model: RewardModel | None, role: HeldOut, systems: Collection[str] = tuple(SYSTEMS)
 ) -> BenchedRun:
     """Return the rows of the present systems, the aligned policy's too once it is trained. Finished rows are read."""
     torch.set_num_threads(cores())
@@ -195,11 +208,35 @@ def bench_by_judge(
 
 
 def describe_bench(run: Run, benched: BenchedRun) -> None:
-    """Print whether reinforcement helped, the table of the run's systems by both judges, and how far the judges agree."""
+    """Print whether reinforcement helped, and a short table of the run's systems with a legend.
+
+    A verbose run also prints every system, the parts of the scores, and how far the judges agree.
+    """
     if (gain := benched.gain) is not None:
         run.say("\n".join(gain.lines()))
     rows = {name: row for name, row in summary(benched.rows).items() if name in benched.rows}
-    comparison = benched.comparison
+    if not run.quiet:
+        (_full_table if run.verbose else _short_table)(rows, benched.comparison).show(run.console)
+    for name, kinds in benched.spoken_kinds.items():
+        text, sound, gap, garbled = (cell(part.to_json()) for part in (kinds.text, kinds.sound, kinds.gap, kinds.garbled))
+        run.detail(f"  {name}: kind {text} in its text, {sound} in its sound (lost: {gap}); garbled: {garbled}")
+    for line in describe_agreement(benched.comparison):
+        run.detail(line)
+
+
+def _short_table(rows: Mapping[str, Mapping[str, Any]], comparison: Mapping[str, Any]) -> Table:
+    """Return the scores of the two policies between what words alone and a known style give, with a line on each."""
+    shown = [name for name in SHOWN if name in rows]
+    table = [
+        (name, cell(rows[name]["overall"]), cell(comparison["summary"][name]["overall"]), cell(rows[name]["contrast"]))
+        for name in shown
+    ]
+    head = ("system", "score, 1 to 5", "independent judge", "contrasts told apart")
+    return Table(head, table, notes=[f"{name}: {SYSTEMS[name]}" for name in shown])
+
+
+def _full_table(rows: Mapping[str, Mapping[str, Any]], comparison: Mapping[str, Any]) -> Table:
+    """Return every system's scores by category and part, with a line on each system."""
     categories = [category for category in CATEGORIES if any(category in row["categories"] for row in rows.values())]
     parts = [part for part in PARTS if any(part in row["parts"] for row in rows.values())]
     table = []
@@ -210,10 +247,4 @@ def describe_bench(run: Run, benched: BenchedRun) -> None:
         ends = [cell(row["contrast"]), cell(row["word_error_rate"]), percent(row["distinct_texts"], 0)]
         table.append((name, *map(cell, scores), *means, *ends, f"{overall['n_scored']}/{overall['n_asked']}"))
     head = ("system", *categories, "all", "independent", *parts, "contrast", "WER", "texts", "scored")
-    if not run.quiet:
-        Table(head, table).show(run.console)
-    for name, kinds in benched.spoken_kinds.items():
-        text, sound, gap, garbled = (cell(part.to_json()) for part in (kinds.text, kinds.sound, kinds.gap, kinds.garbled))
-        run.say(f"  {name}: kind {text} in its text, {sound} in its sound (lost: {gap}); garbled: {garbled}")
-    for line in describe_agreement(comparison):
-        run.say(line)
+    return Table(head, table, notes=[f"{name}: {SYSTEMS[name]}" for name in rows])

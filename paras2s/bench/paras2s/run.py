@@ -16,6 +16,7 @@ from paras2s.bench.human_correlation import markdown_tables as human_tables
 from paras2s.bench.paras2s.judges import AnswerJudge, JudgedAnswer
 from paras2s.bench.paras2s.metrics import automatic_scores, markdown, table_2
 from paras2s.bench.paras2s.second_judge import take_evenly
+from paras2s.bench.paras2s.template import data_folder
 from paras2s.bench.results import AnswerRow, load_rows, save_rows
 from paras2s.bench.systems import Response, System, open_system, question_of_query
 from paras2s.bench.voicebench.metrics import load_voicebench_rows, voicebench_summary
@@ -53,6 +54,8 @@ class Runner:
         places = [(query, n) for query in self.queries for n in range(self.answers)]
         answers = [(question, response) for question, row in zip(questions, responses, strict=True) for response in row]
         for (query, n), (_, response) in zip(places, answers, strict=True):
+            if response.missing and response.clip is None:
+                self.console.print(f"{name}, {query.id}: {response.missing}", highlight=False, markup=False)
             if response.clip is not None:
                 write_clip(self.root / self._sample(name, query, n), response.clip)
         with progress_bar(self.console, f"judging {name}", len(answers), self.quiet) as bar:
@@ -125,6 +128,14 @@ class BenchReport:
             return {"systems": self.table}
         return {"systems": self.table, "human": {name: asdict(group) for name, group in self.agreement.groups.items()}}
 
+    def sentence(self, name: str) -> str:
+        """Return what came out for a system: its mean score, and of how many answers."""
+        overall = self.table[name]["overall"]
+        if overall["mean"] is None:
+            return f"{name}: no answer of {overall['n_asked']} has a score."
+        unscored = "" if overall["n_scored"] == overall["n_asked"] else f", of {overall['n_asked']} that were due"
+        return f"{name} scores {overall['mean']:.2f} of 5 over {overall['n_scored']} answers{unscored}."
+
     def to_markdown(self) -> list[str]:
         """Return the tables for a page or a terminal."""
         return [markdown(self.table), *([human_tables(self.agreement)] if self.agreement else [])]
@@ -154,7 +165,7 @@ def run_paras2s(options: BenchOptions, judge: AnswerJudge, console: Console, qui
 
 def bench_systems(options: BenchOptions, judge: AnswerJudge, console: Console, quiet: bool) -> dict[str, list[AnswerRow]]:
     """Return the rows of all systems, written as each is done; systems benched into this folder earlier come first."""
-    manifest = load_manifest(options.data)
+    manifest = load_manifest(data_folder(options.data))
     queries = take_evenly([query for query in manifest.queries if query.role == options.role], options.limit)
     claim_table(options, manifest, queries, judge)
     earlier = {path.stem: load_rows(path) for path in sorted(options.out.glob("*.jsonl"))}

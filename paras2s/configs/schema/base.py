@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from paras2s.errors import ConfigError
 from paras2s.utils.io import read_yaml
+from paras2s.utils.suggest import did_you_mean, nearest_file
 
 # What torch and numpy take for a whole number.
 LARGEST_INT = 2**63 - 1
@@ -46,8 +48,8 @@ def expanded(path: Path) -> Path:
 Config = TypeVar("Config", bound=Section)
 
 
-def parse_config(values: Any, name: str, kind: type[Config]) -> Config:
-    """Validate a mapping as a config of this kind.
+def parse_config(values: Any, name: str, kind: type[Config], overrides: Collection[str] = ()) -> Config:
+    """Validate a mapping as a config of this kind; what is wrong with one of the `overrides` is said of --set, not of the file.
 
     Raises:
         ConfigError: names every wrong key, in one line.
@@ -57,20 +59,25 @@ def parse_config(values: Any, name: str, kind: type[Config]) -> Config:
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        raise ConfigError("; ".join(f"{name}: {_describe(item)}" for item in error.errors())) from error
+        raise ConfigError("; ".join(_describe(item, name, kind, overrides) for item in error.errors())) from error
 
 
-def _describe(item: Any) -> str:
+def _describe(item: Any, name: str, kind: type[Section], overrides: Collection[str]) -> str:
     key = ".".join(map(str, item["loc"]))
-    return f"{key}: {_complaint(item, key)}"
+    given = any(f"{key}.".startswith(f"{override}.") for override in overrides)
+    return f"--set {key}: {_complaint(item, kind)}" if given else f"{name}: {key}: {_complaint(item, kind)}"
 
 
-def _complaint(item: Any, key: str) -> str:
+def _complaint(item: Any, kind: type[Section]) -> str:
     if item["type"] == "extra_forbidden":
-        return "unknown key; `paras2s config` prints all keys"
+        return f"unknown key{_nearest_key(item['loc'], kind)}; `paras2s config` prints all keys"
     said = f"{item['msg'][0].lower()}{item['msg'][1:]}"
     # Of a rule between several keys the input is all of them.
-    return said if isinstance(item["input"], dict) else f"{said} (got {_shown(key, item['input'])})"
+    return (
+        said
+        if isinstance(item["input"], dict)
+        else f"{said} (got {_shown(str(item['loc'][-1]) if item['loc'] else '', item['input'])})"
+    )
 
 
 def _shown(key: str, value: Any) -> str:
@@ -80,6 +87,36 @@ def _shown(key: str, value: Any) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
+def _nearest_key(location: Sequence[str | int], kind: type[BaseModel]) -> str:
+    """Return the nearest key of the section that an unknown one is in; else the key of this name in another section."""
+    sections = [kind]
+    for part in location[:-1]:
+        # An index, or the tag of a union, names no section of its own.
+        sections = [inner for section in sections for inner in _sections(section, str(part))] or sections
+    near = did_you_mean(str(location[-1]), (name for section in sections for name in section.model_fields))
+    return near or did_you_mean(f".{location[-1]}", (key for key in _dotted(kind) if key.endswith(f".{location[-1]}")))
+
+
+def _sections(section: type[BaseModel], name: str) -> list[type[BaseModel]]:
+    """Return the sections that a key of a section may hold."""
+    field = section.model_fields.get(name)
+    pending: list[Any] = [field.annotation] if field else []
+    sections: list[type[BaseModel]] = []
+    while pending:
+        kind = pending.pop()
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            sections.append(kind)
+        pending += get_args(kind)
+    return sections
+
+
+def _dotted(kind: type[BaseModel], before: str = "") -> Iterator[str]:
+    for name in kind.model_fields:
+        yield f"{before}{name}"
+        for inner in _sections(kind, name) if before.count(".") < 4 else ():
+            yield from _dotted(inner, f"{before}{name}.")
+
+
 def read_values(path: Path) -> Any:
     """Read a YAML config without validating it.
 
@@ -87,7 +124,7 @@ def read_values(path: Path) -> Any:
         ConfigError: missing file, bad YAML.
     """
     if not os.path.exists(path):
-        raise ConfigError(f"{path}: no such config; give a YAML file, or the name of a shipped config")
+        raise ConfigError(f"{path}: no such config{nearest_file(path)}; give a YAML file, or the name of a shipped config")
     return read_yaml(path) or {}
 
 
@@ -97,7 +134,7 @@ def load_section(path: Path, overrides: dict[str, Any] | None, kind: type[Config
     Raises:
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
-    return parse_config(with_overrides(read_values(path), overrides), str(path), kind)
+    return parse_config(with_overrides(read_values(path), overrides), str(path), kind, overrides or ())
 
 
 def with_overrides(values: Any, overrides: dict[str, Any] | None) -> Any:
@@ -136,7 +173,8 @@ def preset_path(name: str, kind: str = "") -> Path:
     """
     path = _presets(kind) / f"{name}.yaml"
     if not path.is_file():
-        raise ConfigError(f"no preset {name!r}; there are {', '.join(shipped_presets(kind))}")
+        presets = shipped_presets(kind)
+        raise ConfigError(f"no preset {name!r}{did_you_mean(name, presets)}; there are {', '.join(presets)}")
     return path
 
 

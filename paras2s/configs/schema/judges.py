@@ -166,7 +166,7 @@ class NamedJudge:
             is_a = KINDS.get(self.kind, f"a judge of kind {self.kind}")
             raise ConfigError(f"{self.name}: this is {is_a}; {KINDS[needed]} is needed (kind: {needed})")
         values = with_overrides(copy.deepcopy(dict(self.values)), dict(overrides or {}))
-        return parse_config({"kind": self.kind, **values}, str(self.source or self.name), schema)
+        return parse_config({"kind": self.kind, **values}, str(self.source or self.name), schema, overrides or ())
 
 
 def find_judge(name: str | Path | NamedJudge) -> NamedJudge:

@@ -304,4 +304,5 @@ def load_config(path: Path, overrides: dict[str, Any] | None = None) -> RunConfi
         ConfigError: missing file, bad YAML, unknown key, bad value.
     """
     values = with_overrides(read_values(path), overrides)
-    return parse_config(with_family(values, str(path)) if isinstance(values, dict) else values, str(path), RunConfig)
+    settings = with_family(values, str(path)) if isinstance(values, dict) else values
+    return parse_config(settings, str(path), RunConfig, overrides or ())

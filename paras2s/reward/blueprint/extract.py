@@ -116,6 +116,9 @@ def _measure(extractor: Extractor, clips: Sequence[Clip]) -> list[Fields]:
         return extractor.measure(clips)
     except AssetError as error:
         return [{key: Absent(f"{MISSING}: {error}") for key in extractor.keys} for _ in clips]
+    except ModuleNotFoundError as error:
+        why = f"{MISSING}: '{extractor.name}' needs the package {error.name}; run: pip install 'paras2s[offline]'"
+        return [{key: Absent(why) for key in extractor.keys} for _ in clips]
     except AudioError as error:
         if len(clips) == 1:
             return [{key: Absent(str(error)) for key in extractor.keys}]

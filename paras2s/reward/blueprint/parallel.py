@@ -10,7 +10,7 @@ from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Blueprint
 from paras2s.utils.latest import Latest
-from paras2s.utils.process_pool import map_chunks
+from paras2s.utils.process_pool import FEW_CLIPS, map_chunks
 
 # What the rubric reads; quality models cost a hundred times more and tell it nothing.
 JUDGE_EXTRACTORS = ("words", "voicing", "ending", "tone")
@@ -34,5 +34,5 @@ def measure_answers(
     # Clips of one length share a batch of the recogniser.
     by_length = dict(sorted(zip(keys, clips, strict=True), key=lambda item: len(item[1].samples)))
     work = functools.partial(_measure_chunk, tone)
-    blueprints = _latest.of(by_length, lambda missing: map_chunks(work, missing, CHUNK_CLIPS, on_progress))
+    blueprints = _latest.of(by_length, lambda missing: map_chunks(work, missing, CHUNK_CLIPS, on_progress, FEW_CLIPS))
     return [blueprints[key] for key in keys]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paras2s.audio.asr import EMBEDDED, transcribe
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.errors import BudgetError, JudgeError
 from paras2s.reward.judges.votes import POINTS, prefer
@@ -107,7 +108,7 @@ class Judge:
         scores = self.score_batch([side for pair in pairs for side in sides_of(pair)])
         if on_progress:
             on_progress(len(pairs), len(pairs))
-        return [self._prefer(*two) for two in zip(scores[::2], scores[1::2], strict=True)]
+        return [self.prefer(*two) for two in zip(scores[::2], scores[1::2], strict=True)]
 
     def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
         """Return the LLM calls that each item takes; none for a judge that runs on this machine."""
@@ -155,7 +156,8 @@ class Judge:
             raise preference
         return preference
 
-    def _prefer(self, first: Scored, second: Scored) -> Preferred:
+    def prefer(self, first: Scored, second: Scored) -> Preferred:
+        """Return the preference that two scores make: the higher one wins, equal ones tie."""
         if not isinstance(first, Verdict):
             return first
         if not isinstance(second, Verdict):
@@ -192,6 +194,22 @@ def names_file(source: str | Path) -> bool:
     """Return whether a question is given as an audio file, and not in writing."""
     short = len(str(source).encode()) < MAX_NAME_BYTES
     return Path(source).suffix.lower() in AUDIO_SUFFIXES or (short and Path(source).is_file())
+
+
+def with_words(exchanges: Sequence[Exchange], model: str = EMBEDDED) -> list[Exchange]:
+    """Return exchanges whose questions have words: a question given as sound alone is transcribed, each clip once."""
+    clips = {
+        exchange.question.clip.digest: exchange.question.clip
+        for exchange in exchanges
+        if exchange.question.text is None and exchange.question.clip is not None
+    }
+    words = dict(zip(clips, transcribe([*clips.values()], model), strict=True)) if clips else {}
+    return [
+        replace(exchange, question=replace(exchange.question, text=words[exchange.question.clip.digest].text))
+        if exchange.question.text is None and exchange.question.clip is not None
+        else exchange
+        for exchange in exchanges
+    ]
 
 
 def sides_of(pair: Pair) -> tuple[Exchange, Exchange]:

@@ -17,7 +17,7 @@ from paras2s.audio.clip import Clip
 from paras2s.audio.text_embedding import embed_sentences
 from paras2s.errors import ConfigError
 from paras2s.reward.blueprint.parallel import measure_answers
-from paras2s.reward.judges.base import Exchange, Judge, Progress, Scored
+from paras2s.reward.judges.base import Exchange, Judge, Progress, Scored, with_words
 from paras2s.reward.judges.rubric_rules import Finding, load_rubric
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Blueprint, Measured, Unscored, Verdict
@@ -49,14 +49,16 @@ class RubricJudge(Judge):
         return f"{self.version}/{self.prompt_hash}/{self.tone.version if self.tone else ''}"
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Score answers; those without a blueprint are measured first.
+        """Score answers; those without a blueprint are measured first, and questions without words are transcribed.
 
         Raises:
             ConfigError: an answer is to be measured, and this instance has no tone classifier.
         """
         clips = [exchange.answer for exchange in exchanges if exchange.blueprint is None]
         measured = iter(self.measure(clips, on_progress) if clips else [])
-        return [self._verdict(item, next(measured) if item.blueprint is None else item.blueprint) for item in exchanges]
+        return [
+            self._verdict(item, next(measured) if item.blueprint is None else item.blueprint) for item in with_words(exchanges)
+        ]
 
     def measure(self, clips: Sequence[Clip], on_progress: Progress | None = None) -> list[Blueprint]:
         """Return the blueprints that this judge reads.

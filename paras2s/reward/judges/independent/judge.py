@@ -20,14 +20,14 @@ from paras2s.errors import AudioError
 from paras2s.reward.blueprint.schema import is_silent
 from paras2s.reward.blueprint.truncation import tail_level_db
 from paras2s.reward.blueprint.words import count_syllables
-from paras2s.reward.judges.base import Exchange, Judge, Progress, Scored
+from paras2s.reward.judges.base import Exchange, Judge, Progress, Scored, with_words
 from paras2s.reward.judges.independent.kinds import load_kinds
 from paras2s.reward.judges.independent.tone import ToneDiscriminant, tone_features
 from paras2s.reward.judges.rubric_rules import Finding, load_rubric
 from paras2s.types import Unscored, Verdict
 from paras2s.utils.cache import key_of
 from paras2s.utils.latest import Latest
-from paras2s.utils.process_pool import map_chunks
+from paras2s.utils.process_pool import FEW_CLIPS, map_chunks
 
 NAME = "independent"
 # Probabilities of the most probable of 14 kinds: below the first the words make no answer, below the second it is a guess.
@@ -76,11 +76,11 @@ class IndependentJudge(Judge):
         return {"recogniser": asr.version(asr.SECOND), "tone": self._tone.version, "kinds": self._kinds.version}
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Hear and score answers, in order."""
+        """Hear and score answers, in order; questions without words are transcribed."""
         started = time.perf_counter()
         measured = self.measure([exchange.answer for exchange in exchanges], on_progress)
         latency_s = (time.perf_counter() - started) / max(1, len(exchanges))
-        return [self._verdict(*case, latency_s) for case in zip(exchanges, measured, strict=True)]
+        return [self._verdict(*case, latency_s) for case in zip(with_words(exchanges, asr.SECOND), measured, strict=True)]
 
     def _verdict(self, exchange: Exchange, measured: MeasuredAnswer | str, latency_s: float) -> Verdict | Unscored:
         question = exchange.question
@@ -98,7 +98,9 @@ class IndependentJudge(Judge):
         """
         keys = [clip.digest for clip in clips]
         by_length = dict(sorted(zip(keys, clips, strict=True), key=lambda item: len(item[1].samples)))
-        measured = self._latest.of(by_length, lambda missing: map_chunks(_measure_chunk, missing, CHUNK_CLIPS, on_progress))
+        measured = self._latest.of(
+            by_length, lambda missing: map_chunks(_measure_chunk, missing, CHUNK_CLIPS, on_progress, FEW_CLIPS)
+        )
         return [measured[key] for key in keys]
 
     def find(self, question: str, style: str, measured: MeasuredAnswer | str) -> Finding | Unscored:

@@ -1,0 +1,225 @@
+"""Differences of two recordings as measured, and a sentence of what a listener notices: no judge, no call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+
+from paras2s.audio.asr import normalise_words
+from paras2s.audio.clip import Clip
+from paras2s.bench.display import ClipNames
+from paras2s.errors import AssetError, AudioError
+from paras2s.reward.blueprint.extract import MISSING, build_blueprints, make_extractors
+from paras2s.reward.blueprint.loudness import INTEGRATED
+from paras2s.reward.blueprint.pitch import MEAN, STD
+from paras2s.reward.blueprint.schema import EMOTION, RESPONSE, is_silent
+from paras2s.reward.blueprint.words import ARTICULATION_RATE, SPEECH_RATE
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import Absent, Blueprint, Measured
+from paras2s.utils.tables import Table, number_text
+
+QUALITY = "agent_audio_quality.p808_overall"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A measured quantity: its `value` of a blueprint, and the `gap` of two values, noticeable from `noticeable_from` on.
+
+    `words` describe a first recording with more of it, and with less.
+    """
+
+    name: str
+    unit: str
+    keys: tuple[str, ...]
+    value: Callable[..., float]
+    gap: Callable[[float, float], float]
+    gap_unit: str
+    noticeable_from: float
+    words: tuple[str, str]
+
+
+def _semitones(first: float, second: float) -> float:
+    return 12 * math.log2(first / second)
+
+
+def _less(first: float, second: float) -> float:
+    return first - second
+
+
+def _percent(first: float, second: float) -> float:
+    return 100 * (first / second - 1)
+
+
+def _pitch_range(mean_hz: float, std_hz: float) -> float:
+    """Return two standard deviations around the mean in semitones."""
+    return _semitones(mean_hz + std_hz, max(mean_hz - std_hz, 1.0))
+
+
+def _pauses(speech_rate: float, articulation_rate: float) -> float:
+    return 100 * max(0.0, 1 - speech_rate / articulation_rate)
+
+
+def _same(value: float) -> float:
+    return value
+
+
+# About twice what is just noticeable in a quiet room: what a listener notices without being told to.
+QUANTITIES = (
+    Quantity("pitch", "Hz", (MEAN,), _same, _semitones, "semitones", 1.0, ("higher", "lower")),
+    Quantity("pitch range", "semitones", (MEAN, STD), _pitch_range, _less, "semitones", 1.0, ("livelier", "flatter")),
+    Quantity("loudness", "LUFS", (INTEGRATED,), _same, _less, "LU", 1.5, ("louder", "quieter")),
+    Quantity("rate", "syllables/s", (SPEECH_RATE,), _same, _percent, "%", 10.0, ("faster", "slower")),
+    Quantity("pauses", "% of the time", (SPEECH_RATE, ARTICULATION_RATE), _pauses, _less, "points", 10.0,
+             ("with more pauses", "with fewer pauses")),
+    Quantity("quality", "MOS 1-5", (QUALITY,), _same, _less, "MOS", 0.3, ("cleaner", "noisier")),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row of the comparison: both values, their difference as text, and how it is noticed of the first one ("": it is not).
+
+    A value is None if it could not be measured, with the reason in `why`.
+    """
+
+    name: str
+    unit: str
+    first: float | str | None
+    second: float | str | None
+    difference: str
+    noticed: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two recordings as measured: their differences, and a sentence of what a listener notices."""
+
+    rows: tuple[Difference, ...]
+    sentence: str
+    names: ClipNames
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the differences and the sentence as plain JSON."""
+        return {"differences": [asdict(row) for row in self.rows], "sentence": self.sentence}
+
+    def show(self, console: Console) -> None:
+        """Show the table, the reasons for what could not be measured, and the sentence."""
+        rows = [
+            (f"{row.name} ({row.unit})" if row.unit else row.name, _text(row.first), _text(row.second), row.difference,
+             "yes" if row.noticed else "" if row.why else "no")
+            for row in self.rows
+        ]  # fmt: skip
+        notes = {row.why: None for row in self.rows if row.why}
+        Table(("measured", *self.names, "difference", "noticeable"), rows, notes=[*notes]).show(console)
+        console.print(self.sentence, highlight=False, markup=False)
+
+
+def compare_clips(first: Clip, second: Clip, names: ClipNames, tone: ToneClassifier | None = None) -> Comparison:
+    """Measure two recordings of any length, rate and number of channels, and compare them.
+
+    Without a fitted tone classifier the tones are those of the independent judge.
+    """
+    extractors = make_extractors(["words", "quality", "pitch", "loudness", *(["tone"] if tone else [])], tone)
+    blueprints = build_blueprints([first, second], extractors)
+    words = _compare_words(*blueprints)
+    tones = _compare_tones((first, second), blueprints if tone else None)
+    rows = (words, *(_compare(quantity, *blueprints) for quantity in QUANTITIES), tones)
+    silent = [name for name, clip in zip(names, (first, second), strict=True) if is_silent(clip)]
+    if silent:
+        sentence = f"{' and '.join(silent)} {'is' if len(silent) == 1 else 'are'} silent: there is nothing to compare."
+    elif first.digest == second.digest:
+        sentence = "Both files hold the same sound."
+    else:
+        sentence = _sentence(rows, names)
+    return Comparison(rows, sentence, names)
+
+
+def _compare(quantity: Quantity, first: Blueprint, second: Blueprint) -> Difference:
+    values = [_value(quantity, blueprint) for blueprint in (first, second)]
+    known = [value for value in values if not isinstance(value, str)]
+    if len(known) < 2:
+        why = next(value for value in values if isinstance(value, str))
+        sides = [None if isinstance(value, str) else value for value in values]
+        return Difference(quantity.name, quantity.unit, *sides, "", "", f"{quantity.name}: {why}")
+    gap = quantity.gap(*known)
+    noticed = "" if abs(gap) < quantity.noticeable_from else quantity.words[0 if gap > 0 else 1]
+    text = number_text(gap, 0 if abs(gap) >= 10 else 1, unit=f" {quantity.gap_unit}", signed=True)
+    return Difference(quantity.name, quantity.unit, *known, text, noticed)
+
+
+def _value(quantity: Quantity, blueprint: Blueprint) -> float | str:
+    """Return the quantity of a recording, or why it could not be measured."""
+    fields = [blueprint.fields[key] for key in quantity.keys]
+    absent = [field.reason for field in fields if isinstance(field, Absent)]
+    return absent[0] if absent else quantity.value(*(field.value for field in fields if isinstance(field, Measured)))
+
+
+def _compare_words(first: Blueprint, second: Blueprint) -> Difference:
+    texts = [blueprint.value(RESPONSE) for blueprint in (first, second)]
+    if None in texts:
+        why = next(blueprint.why_absent(RESPONSE) for blueprint in (first, second) if blueprint.value(RESPONSE) is None)
+        return Difference("words", "", *texts, "", "", f"words: {why}")
+    same = normalise_words(texts[0]) == normalise_words(texts[1])
+    return Difference("words", "", *texts, "the same" if same else "other words", "" if same else "says other words")
+
+
+def _compare_tones(clips: tuple[Clip, Clip], blueprints: list[Blueprint] | None) -> Difference:
+    tones: list[str | None] = []
+    why = ""
+    for number, clip in enumerate(clips):
+        try:
+            tones.append(_tone(clip) if blueprints is None else _likeliest(blueprints[number].fields))
+        except (AudioError, AssetError) as error:
+            tones.append(None)
+            why = why or f"tone: {error}"
+        except ModuleNotFoundError as error:
+            tones.append(None)
+            why = why or f"tone: {MISSING}: it needs the package {error.name}; run: pip install 'paras2s[offline]'"
+    if why:
+        return Difference("tone", "", *tones, "", "", why)
+    same = tones[0] == tones[1]
+    return Difference("tone", "", *tones, "the same" if same else "another tone", "" if same else f"in a {tones[0]} tone")
+
+
+def _tone(clip: Clip) -> str:
+    """Return the tone of a clip by the independent judge's features, which come with the package."""
+    from paras2s.reward.judges.independent.tone import ToneDiscriminant, tone_features
+
+    return ToneDiscriminant.load().predict(tone_features(clip)[None])[0]
+
+
+def _likeliest(fields: Mapping[str, Measured | Absent]) -> str:
+    tones = {key: field for key, field in fields.items() if key.startswith(f"{EMOTION}.")}
+    if absent := [field.reason for field in tones.values() if isinstance(field, Absent)]:
+        raise AudioError(absent[0])
+    likeliest = max(tones, key=lambda key: fields[key].value if isinstance(fields[key], Measured) else 0.0)
+    return likeliest.removeprefix(f"{EMOTION}.")
+
+
+def _sentence(rows: tuple[Difference, ...], names: ClipNames) -> str:
+    """Return what a listener notices on the first recording beside the second."""
+    words, *measured, tone = rows
+    noticed = [row.noticed for row in measured if row.noticed]
+    adjectives = [word for word in noticed if not word.startswith("with ")]
+    pauses = [word for word in noticed if word.startswith("with ")]
+    manner = " ".join([*([f"is {_listed(adjectives)}"] if adjectives else ["speaks"] if pauses else []), *pauses])
+    parts = [manner] if manner else []
+    if tone.noticed:
+        parts.append(f"sounds {tone.first} where {names[1]} sounds {tone.second}")
+    spoken = "" if words.why else " They say different words." if words.noticed else " They say the same words."
+    if not parts:
+        return f"No difference in the voice that a listener would notice.{spoken}"
+    return f"Beside {names[1]}, {names[0]} {' and '.join(parts)}.{spoken} Which one answers better, numbers do not tell."
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _text(value: float | str | None) -> str | None:
+    return value if isinstance(value, str) or value is None else f"{value:.1f}"

@@ -1,0 +1,89 @@
+"""The folder of questions for another team, and what is said of answers that did not come back."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from paras2s.audio.clip import Clip, write_clip
+from paras2s.bench.paras2s import template
+from paras2s.bench.paras2s.judges import JudgedAnswer
+from paras2s.bench.paras2s.run import BenchReport, Runner
+from paras2s.bench.paras2s.template import write_template
+from paras2s.bench.systems import FolderSystem, open_system
+from paras2s.data_gen.dataset import Manifest
+from paras2s.errors import ConfigError
+from paras2s.types import Query, Unscored
+
+IDS = ("a", "two words", "いつ")
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "run/data"
+    folder.mkdir(parents=True)
+    (folder / "queries.parquet").write_bytes(b"")
+    queries = []
+    for name in IDS:
+        write_clip(folder / f"q-{name}.wav", Clip(np.full(1_600, 0.1, np.float32), 16_000))
+        queries.append(Query(name, "c", "emotion", None, "test", "s", f"q-{name}.wav", 1.0, f"words of {name}", "t", "sad"))
+    monkeypatch.setattr(template, "load_manifest", lambda where: Manifest(where, queries, [], []))
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+def test_a_template_names_every_answer_and_holds_no_label(answers: int, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert write_template(data, out, answers=answers) == 3
+    rows = list(csv.DictReader((out / "questions.csv").open()))
+    assert [row["id"] for row in rows] == [name for name in IDS for _ in range(answers)]
+    assert all((out / row["question"]).is_file() for row in rows)
+    assert rows[0]["answer"] == ("answers/a.wav" if answers == 1 else "answers/a-0.wav")
+    assert rows[0]["transcript"] == "words of a"
+    texts = (out / "questions.csv").read_text() + (out / "README.md").read_text()
+    assert "sad" not in texts
+    assert "emotion" not in texts
+    with pytest.raises(ConfigError, match="exists already"):
+        write_template(data, out)
+    with pytest.raises(ConfigError, match="no questions of this role; there are test"):
+        write_template(data, tmp_path / "other", role="validation")
+
+
+class Silent:
+    name = "none"
+
+    def judge_all(self, answers: list[object], on_progress: object) -> list[JudgedAnswer]:
+        return [JudgedAnswer(Unscored("none", "no judge")) for _ in answers]
+
+
+def test_a_missing_answer_is_a_line(data: Path, tmp_path: Path) -> None:
+    queries = template.load_manifest(data / "data").queries
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    write_clip(mine / "a.wav", Clip(np.full(1_600, 0.1, np.float32), 16_000))
+    written = io.StringIO()
+    console = Console(file=written, width=300)
+    runner = Runner(queries, data / "data", 1, Silent(), tmp_path, tmp_path / "rows", Path("samples"), console, True)  # type: ignore[arg-type]
+    runner.bench("mine", FolderSystem(mine))
+    assert [line.split(": no answer: ")[0] for line in written.getvalue().splitlines()] == ["mine, two words", "mine, いつ"]
+
+
+def test_a_sentence_says_how_many_answers_have_a_score() -> None:
+    def report(mean: float | None, scored: int) -> str:
+        return BenchReport({"mine": {"overall": {"mean": mean, "n_scored": scored, "n_asked": 3}}}, None).sentence("mine")
+
+    assert report(3.5, 3) == "mine scores 3.50 of 5 over 3 answers."
+    assert report(3.5, 2) == "mine scores 3.50 of 5 over 2 answers, of 3 that were due."
+    assert report(None, 0) == "mine: no answer of 3 has a score."
+
+
+def test_a_runs_folder_is_its_aligned_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run/aligned").mkdir(parents=True)
+    (tmp_path / "run/aligned/policy.json").write_text("{}")
+    monkeypatch.setattr("paras2s.policy.registry.load_policy", lambda folder: folder)
+    assert open_system(str(tmp_path / "run"), None, tmp_path).policy == tmp_path / "run/aligned"  # type: ignore[attr-defined]

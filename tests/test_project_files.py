@@ -1,0 +1,63 @@
+"""The files that people expect in a project, and help that is in groups.
+
+Not covered: whether a forge accepts the forms; their schema is GitHub's, checked here for what it requires.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+import paras2s
+from paras2s.cli.app import app
+from paras2s.pipeline.doctor import OPTIONAL, PACKAGES, examine
+
+ROOT = Path(__file__).parent.parent
+EXTRA = re.compile(r"paras2s\[(\w+)\]")
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == paras2s.__version__
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+
+
+@pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda path: path.stem)
+def test_a_form_of_an_issue_has_what_a_forge_requires(form: Path) -> None:
+    fields = yaml.safe_load(form.read_text())
+    assert {"name", "description", "body"} <= set(fields)
+    for field in fields["body"]:
+        assert field["type"] in {"markdown", "textarea", "input", "dropdown", "checkboxes"}
+        assert field["id"]
+        assert field["attributes"]["label"]
+
+
+def test_every_verb_is_in_a_group_of_the_help() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert [name for name, command in commands.items() if not getattr(command, "rich_help_panel", None)] == []
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    places = [shown.index(f" {name} ") for name in ("Run", "Judge", "Look", "Models", "Benchmark")]
+    assert places == sorted(places)
+    assert "--install-completion" in shown
+
+
+def test_doctor_names_extras_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    pyproject = (ROOT / "pyproject.toml").read_text()
+
+    def missing(name: str) -> str:
+        raise importlib_metadata.PackageNotFoundError(name)
+
+    import importlib.metadata as importlib_metadata
+
+    monkeypatch.setattr(importlib_metadata, "version", missing)
+    parts = {part["part"]: f"{part['is']} {part['switches_off']}" for part in examine()["parts"]}
+    named = {name: EXTRA.findall(parts[name]) for name in (*PACKAGES, *OPTIONAL)}
+    assert all(re.search(rf"^{extra} = \[", pyproject, re.MULTILINE) for extras in named.values() for extra in extras)
+    assert [name for name, extras in named.items() if not extras] == ["torchaudio"]
+    # The same extra as the error of an endpoint.
+    assert named["openai"][0] == "judge"
