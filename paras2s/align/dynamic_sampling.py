@@ -33,7 +33,7 @@ def resample(workers: Orchestrator, job: GRPOJob, first: StepAnswers) -> StepAns
     used, by_source = rows_of(job, step), rule_of(job.config.objective) == "sources"
 
     def flat(row: Sequence[Reward | Unscored]) -> bool:
-        return is_flat(scored_only([row])[0], by_source, settings.max_std)
+        return is_flat(scored_only([row])[0], by_source, job.config.sampling.flat_std)
 
     def sample(sampling_round: int, count: int) -> StepAnswers:
         rows = replacement_rows(used, count, len(job.prompts), seed, step, sampling_round)

@@ -176,11 +176,15 @@ def scored_only(rewards: Sequence[Sequence[Reward | Unscored]]) -> list[GroupRew
 
 
 def advantages_of(
-    rewards: Sequence[Sequence[Reward | Unscored]], rule: str, weights: Mapping[str, float] | None = None
+    rewards: Sequence[Sequence[Reward | Unscored]],
+    rule: str,
+    weights: Mapping[str, float] | None = None,
+    flat_std: float = 0.0,
 ) -> Advantages:
     """Return advantages of a step's rewards [B, G] by a key of `ADVANTAGES`; `weights` by source, 1 if none is given.
 
-    A flat group has advantages of 0, or no chosen answer, and is counted; an unscored answer has none at all.
+    A flat group, whose rewards' standard deviation is at most `flat_std`, has advantages of 0, or no chosen answer, and is
+    counted; an unscored answer has none at all.
 
     Raises:
         JudgeError: a reward is NaN or infinite.
@@ -190,14 +194,17 @@ def advantages_of(
         for answer, reward in enumerate(group):
             if reward is not None and not math.isfinite(reward.value):
                 raise JudgeError(f"answer {answer} of group {number}: a reward of {reward.value}; a missing reward is Unscored")
-    advantages = ADVANTAGES[rule](groups, weights or {})
+    is_flat_group = [is_flat(group, rule == "sources", flat_std) for group in groups]
+    advantages = [
+        [None if value is None or rule in MARKS else 0.0 for value in row] if flat else row
+        for row, flat in zip(ADVANTAGES[rule](groups, weights or {}), is_flat_group, strict=True)
+    ]
     compared = advantages
     if rule in MARKS:
         marked = [any(value is not None for value in row) for row in advantages]
         values = [[None if reward is None else reward.value for reward in group] for group in groups]
         compared = [row if chosen else [None] * len(row) for row, chosen in zip(values, marked, strict=True)]
-    flat = sum(is_flat(group, rule == "sources") for group in groups)
-    return Advantages(advantages, flat, sum(reward is None for group in groups for reward in group), compared)
+    return Advantages(advantages, sum(is_flat_group), sum(reward is None for group in groups for reward in group), compared)
 
 
 def group_advantages(rewards: Sequence[Sequence[float | None]], scale: str = "group") -> Advantages:

@@ -100,7 +100,8 @@ class Learner:
             PolicyError: too many answers are unscored, sampler and learner have drifted apart, or loss or gradient is not
                 finite; nothing was changed.
         """
-        advantages = advantages_of(rewards, rule_of(self.config.objective), self.source_weights)
+        rule, flat_std = rule_of(self.config.objective), self.config.sampling.flat_std
+        advantages = advantages_of(rewards, rule, self.source_weights, flat_std)
         count = sum(map(len, rewards))
         if advantages.unscored > self.config.max_unscored_share * count or advantages.unscored == count:
             reason = next((r.reason for group in rewards for r in group if isinstance(r, Unscored)), "a lone answer")

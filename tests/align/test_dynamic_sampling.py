@@ -95,7 +95,7 @@ class Workers:
 
 
 def resampled(folder: Path, step: int, **settings: Any) -> tuple[StepAnswers, Workers]:
-    job = tiny_job(folder, queries_per_step=4, resample={"rounds": 2, **settings})
+    job = tiny_job(folder, queries_per_step=4, resample={"rounds": 2}, **settings)
     workers: Any = Workers(job)
     return resample(workers, job, workers.collect(step_batch(job, step))), workers
 
@@ -121,7 +121,7 @@ def test_a_job_replaces_what_is_flat_by_prompts_that_step_and_seed_choose(step: 
 
 
 def test_the_deviation_up_to_which_a_group_is_flat_is_the_configs(tmp_path: Path) -> None:
-    assert resampled(tmp_path, 0, max_std=1.0)[0].replaced == 8
+    assert resampled(tmp_path, 0, flat_std=1.0)[0].replaced == 8
 
 
 def test_unscored_groups_are_no_reason_to_sample_again(tmp_path: Path) -> None:

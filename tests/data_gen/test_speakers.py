@@ -14,7 +14,8 @@ from paras2s.data_gen.scripted.build import plan_queries
 from paras2s.data_gen.scripted.scripts import assign_roles, load_contrasts
 from paras2s.data_gen.tts.piper_world import AGENT, SPEAKERS, USER_STYLES, Speaker
 
-CONFIG = DataConfig()
+CONFIG = DataConfig(rl_speakers=2)
+SPEAKERS_OF = {"demonstration": CONFIG.demonstration_speakers, "rl": CONFIG.rl_speakers}
 ROLES = assign_roles(load_contrasts(), CONFIG, seed=0)
 PLANS = plan_queries(ROLES, CONFIG, seed=0)
 
@@ -51,7 +52,7 @@ def test_every_contrast_is_planned_in_both_styles() -> None:
         assert not plan.take.coded
         planned[plan.role, plan.contrast.id].append(plan.style)
     for role, contrasts in ROLES.items():
-        repeats = CONFIG.demonstration_speakers if role == "demonstration" else 1
+        repeats = SPEAKERS_OF.get(role, 1)
         for contrast in contrasts:
             assert planned[role, contrast.id] == list(contrast.styles) * repeats
 
@@ -66,7 +67,7 @@ def test_both_styles_of_a_contrast_come_from_one_voice(category: str) -> None:
     for (role, _), spoken_by in voices_of.items():
         pairs = list(zip(spoken_by[::2], spoken_by[1::2], strict=True))
         assert all(first == second for first, second in pairs)
-        assert len(set(pairs)) == (CONFIG.demonstration_speakers if role == "demonstration" else 1)
+        assert len(set(pairs)) == SPEAKERS_OF.get(role, 1)
 
 
 def test_age_and_gender_are_the_voices() -> None:

@@ -179,7 +179,7 @@ def test_a_killed_run_resumes_to_the_same_weights(expected: GRPOJob, tmp_path: P
 
 def test_a_run_that_replaces_flat_groups_resumes_to_the_same_weights(tmp_path: Path) -> None:
     """Every group counts as flat, so that each step samples all of its queries twice."""
-    settings: dict[str, Any] = {"steps": 3, "resample": {"rounds": 1, "max_std": 10.0}}
+    settings: dict[str, Any] = {"steps": 3, "resample": {"rounds": 1}, "flat_std": 10.0}
     straight, found = (tiny_job(tmp_path / name, **settings) for name in ("straight", "killed"))
     train_grpo(straight, resume=False)
     run_killed_in(2, found)

@@ -75,6 +75,19 @@ def test_flat_and_lone_groups_by_source() -> None:
     assert [advantages_of(cancelling, rule).zero_spread for rule in ("group", "sources")] == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("rule", "below"),
+    [("group", [0.0, 0.0, None]), ("none", [0.0, 0.0, None]), ("sources", [0.0, 0.0, None]), ("best", [None] * 3)],
+)
+def test_a_spread_within_the_judges_noise_teaches_nothing(rule: str, below: list[float | None]) -> None:
+    """Rewards of 2.00 and 2.02 deviate by 0.01 from their mean."""
+    groups = [[*answers(a=[2.0, 2.02]), NOTHING], answers(a=[1.0, 5.0])]
+    found = advantages_of(groups, rule, flat_std=0.011)
+    assert (list(found.groups[0]), found.zero_spread) == (below, 1)
+    assert (found.groups[1][1] or 0.0) > 0
+    assert advantages_of(groups, rule, flat_std=0.009).zero_spread == 0
+
+
 def trl_advantages(rewards: torch.Tensor, weights: list[float], size: int, how: str, scale: str) -> list[float]:
     """TRL's own lines from rewards a function [N, F] to advantages, cut out of the method that generates as well."""
     trl = pytest.importorskip("trl", reason="the agreement is with trl==1.16.0")

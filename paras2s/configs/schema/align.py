@@ -35,7 +35,6 @@ class ResampleConfig(Section):
     """Dynamic sampling (DAPO, section 3.2): replace queries with flat groups before the update."""
 
     rounds: int = Field(3, ge=1, description="most times that a step samples again; groups still flat are kept")
-    max_std: float = Field(0.0, ge=0, description="highest standard deviation of a flat group's rewards; 0: all rewards equal")
 
 
 class SamplingConfig(Section):
@@ -45,6 +44,9 @@ class SamplingConfig(Section):
     group_size: int = Field(8, ge=2, description="G: answers to each query")
     temperature: float = Field(1.0, gt=0, description="temperature of both streams, or of the text stream alone")
     audio_temperature: float | None = Field(None, gt=0, description="temperature of the audio stream; None: as `temperature`")
+    flat_std: float = Field(
+        0.02, ge=0, description="highest standard deviation of a flat group's rewards (a judge's noise): it teaches nothing"
+    )
     resample: ResampleConfig | None = Field(None, description="replacement of queries with flat groups; None: keep them")
     engine: Literal["native", "vllm"] = Field("native", description="vllm: for single-stream policies, see `make vllm-env`")
     engine_python: Path | None = Field(None, description="Python interpreter of vLLM; None: .venv-vllm/bin/python")

@@ -37,6 +37,7 @@ class DataConfig(Section):
     )
     test_contrasts: int = Field(12, ge=1, description="contrasts per category, of held-out topics and speakers, for the test")
     demonstration_speakers: int = Field(2, ge=1, le=3, description="speakers of each demonstration query")
+    rl_speakers: int = Field(1, ge=1, le=3, description="speakers of each RL prompt")
     answers_per_query: int = Field(2, ge=1, le=4, description="good answers demonstrated for each (query, style)")
     answer_takes: int = Field(4, ge=1, description="takes of a good answer; the most intelligible take is kept")
     max_word_error_rate: float = Field(0.25, ge=0, le=1, description="clips above it are rejected")

@@ -54,14 +54,14 @@ class _Plan:
 def plan_queries(roles: dict[Role, list[Contrast]], config: DataConfig, seed: int) -> list[_Plan]:
     """Assign voices to contrasts. Both styles of an emotion or of sarcasm come from one voice."""
     plans = []
+    speakers: dict[Role, int] = {"demonstration": config.demonstration_speakers, "rl": config.rl_speakers}
     for role, contrasts in roles.items():
         voices = SPEAKERS[role if role in SPEAKERS else "train"]
-        repeats = config.demonstration_speakers if role == "demonstration" else 1
         for contrast in contrasts:
             rng = np.random.default_rng([seed, seed_of(contrast.id)])
             adult = ("male", "female")[int(rng.integers(2))]
             order = [int(i) for i in rng.permutation(len(voices["male"]))]
-            for repeat in range(repeats):
+            for repeat in range(speakers.get(role, 1)):
                 for style in contrast.styles:
                     speaker = voices[KIND_OF_STYLE.get(style, adult)][order[repeat]]
                     take_seed = seed_of(seed, contrast.id, style, speaker.name)
