@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from paras2s.audio.clip import Clip
     from paras2s.policy.base import Policy
-    from paras2s.policy.contract import Finding
+    from paras2s.policy.subject import Finding
     from paras2s.reward.tone_classifier import ToneClassifier
     from paras2s.types import Blueprint
 
@@ -49,6 +49,7 @@ def open_policy(folder: str | Path, kind: str | None = None, device: str = "auto
 
 def check_policy(policy: Policy) -> Iterator[Finding]:
     """Yield the findings of the contract of every policy, as `paras2s check-policy` does."""
-    from paras2s.policy.contract import check_policy, subject_of
+    from paras2s.policy.contract import check_policy
+    from paras2s.policy.subject import subject_of
 
     return check_policy(subject_of(policy))

@@ -426,7 +426,7 @@ def merged_is_the_same(subject: Subject) -> Finding:
         if policy.adapters:
             policy.take_off_adapters()
         for name, weight in beneath.items():
-            policy.model.get_submodule(name).weight.data.copy_(weight)
+            policy.model.get_parameter(f"{name}.weight").data.copy_(weight)
         for name, parameter in policy.model.named_parameters():
             parameter.requires_grad_(trainable[name])
     ok = apart <= max(1e-5, subject.tolerance)

@@ -21,7 +21,7 @@ from torch import nn
 from paras2s.audio.clip import Clip
 from paras2s.errors import ConfigError, one_line
 from paras2s.policy.base import Policy
-from paras2s.policy.contract import Finding, sample_dialogues
+from paras2s.policy.subject import Finding, sample_dialogues
 from paras2s.policy.types import Generation, PolicySpec, Prompt, SampleRequest, Sampling
 from paras2s.utils.io import write_text
 
