@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from test_conformance import WARM, case, seeds
-from tiny.dual_stream import small_config, small_model, small_policy
+from tiny.dual_stream import small_config, small_model, small_policy, small_prompt
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
@@ -131,6 +131,27 @@ def test_records_follow_weights_that_are_filled_and_not_those_that_are_replaced(
     weight.data = weight.data * 1.5
     for _ in range(2):
         assert_same(answers(model, prompts, decoder), answers(model, prompts, ModelDecoder(model)))
+
+
+def test_the_host_reads_nothing_in_a_step_but_what_it_must_know() -> None:
+    """Twice the steps, and no more numbers read one by one; the one copy a step is `_known_to_host`."""
+
+    class Reads(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += func._schema.name in ("aten::_local_scalar_dense", "aten::item", "aten::is_nonzero")
+            return func(*args, **(kwargs or {}))
+
+    config = small_config((400, 300))
+    model, prompts = small_model(config), [small_prompt(config, 1, 4, seed=0)]
+    counts = []
+    for steps in (10, 20):
+        with Reads() as reads:
+            (answer,) = answers(model, prompts, CapturedDecoder(model, None), Sampling(max_steps=steps))
+        assert answer.finish_reason == ("length",) * GROUP
+        counts.append(reads.count)
+    assert counts[0] == counts[1] > 0
 
 
 def test_longer_answers_and_more_prompts_get_memory_of_their_own() -> None:

@@ -46,8 +46,8 @@ def wrap(patch: Patch, owner: Any, name: str, change: Callable[..., Any]) -> Non
 
 
 def drifting_sampler(patch: Patch) -> None:
-    def step(original: Any, decoder: Any, active: Any, tokens: Tensor, cache: Any) -> None:
-        original(decoder, active, tokens, cache)
+    def step(original: Any, decoder: Any, active: Any, *more: Any) -> None:
+        original(decoder, active, *more)
         active.position = active.position + (active.step == 64)
 
     wrap(patch, sampler, "_step", step)
@@ -92,9 +92,9 @@ def all_have_ended(patch: Patch) -> None:
 
 
 def temperatures_are_swapped(patch: Patch) -> None:
-    def draw(original: Any, decoder: Any, config: Any, active: Any, uniform: Tensor, how: Any) -> Any:
+    def draw(original: Any, decoder: Any, config: Any, active: Any, uniform: Tensor, how: Any, audio: bool) -> Any:
         swapped = replace(how, text_temperature=how.audio_temperature, audio_temperature=how.text_temperature)
-        return original(decoder, config, active, uniform, swapped)
+        return original(decoder, config, active, uniform, swapped, audio)
 
     wrap(patch, sampler, "_draw", draw)
 

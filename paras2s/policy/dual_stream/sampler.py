@@ -11,6 +11,7 @@ prompts first, so that neighbours are of like length.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -177,15 +178,17 @@ def sample_in_parts(
     admission = _Admission(model, request, max(rows_at_once, group_size), decoder)
     active, cache = admission.admit(None)
     yield PromptsRead(admission.seconds)
-    reported = 0
+    reported, audio = 0, False
     while True:
-        drawn, sampled, logp = _draw(decoder, config, active, uniforms[active.answer, active.step], sampling)
+        # Newcomers are at their first step.
+        audio = sampling.speak and (audio or not config.audio_delay_steps)
+        drawn, sampled, logp = _draw(decoder, config, active, uniforms[active.answer, active.step], sampling, audio)
         drawn, sampled = torch.where(active.done[:, None], config.pad_id, drawn), sampled & ~active.done[:, None]
         ends = _ends(config, drawn, sampled, sampling.speak)
         recorded.append((active.answer, active.step, drawn, sampled, logp, ends))
         active.text_done = active.text_done | (drawn[:, 0] == config.text_eos_id)
         active.done = active.done | ends | (active.step == steps - 1)
-        finished = int(active.done.sum())
+        finished, text_ended, at_last, audio = _known_to_host(active, config, steps)
         if finished == len(active.done) and not admission.waiting:
             return _pack(config, _by_answer(config, recorded, (rows, steps, slots)), request.seeds)
         ended = rows - group_size * len(admission.waiting) - (len(active.done) - finished)
@@ -194,21 +197,37 @@ def sample_in_parts(
             yield _so_far(config, _by_answer(config, recorded, (rows, steps, slots)), active, admission.waiting, group_size)
         # Answers leave in bulk where the cache is moved, which costs more than a few idle rows. None goes on behind the last
         # step, for which there is no room.
-        if finished and (decoder.in_place or 8 * finished >= len(active.done) or bool((active.step == steps - 1).any())):
+        if finished and (decoder.in_place or 8 * finished >= len(active.done) or at_last):
             remaining = (~active.done).nonzero()[:, 0]
             drawn = drawn[remaining]
             active.select(remaining)
             cache.select(remaining)
         if len(active.done):
-            _step(decoder, active, drawn, cache)
+            _step(decoder, active, drawn, cache, not text_ended)
         if admission.waiting and admission.room(len(active.done), cache):
             active, cache = admission.admit((active, cache))
             yield PromptsRead(admission.seconds)
 
 
-def _step(decoder: Decoder, active: _Rows, tokens: Tensor, cache: DecodeCache) -> None:
+def _known_to_host(active: _Rows, config: DualStreamConfig, steps: int) -> tuple[int, bool, bool, bool]:
+    """Return how many rows are done, whether all texts have ended, one is at its last step, and one draws audio next.
+
+    In a single copy: the host waits for the device once a step.
+    """
+    last, next_audio = active.step == steps - 1, active.step + 1 >= config.audio_delay_steps
+    told = (active.done.sum(), (active.text_done | active.done).all(), last.any(), next_audio.any())
+    finished, text_ended, at_last, audio = torch.stack([one.long() for one in told]).tolist()
+    return finished, bool(text_ended), bool(at_last), bool(audio)
+
+
+@functools.cache
+def _on(device: torch.device, ids: tuple[int, ...]) -> Tensor:
+    """Return ids on a device, copied there once."""
+    return torch.tensor(ids, device=device)
+
+
+def _step(decoder: Decoder, active: _Rows, tokens: Tensor, cache: DecodeCache, with_text: bool) -> None:
     """Read the tokens [n, S] that were drawn; `active` is then before its next step."""
-    with_text = not bool(active.text_done.all())
     active.text_state, active.audio_state = decoder.step(tokens, active.position, cache, with_text)
     cache.advance()
     active.step, active.position = active.step + 1, active.position + 1
@@ -281,9 +300,12 @@ class _Admission:
 
 
 def _draw(
-    decoder: Decoder, config: DualStreamConfig, active: _Rows, uniform: Tensor, sampling: Sampling
+    decoder: Decoder, config: DualStreamConfig, active: _Rows, uniform: Tensor, sampling: Sampling, audio: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw tokens, mask and log-probs [n, S] of one step from `uniform` [n, S]; behind texts, text states are [n, 0, d]."""
+    """Draw tokens, mask and log-probs [n, S] of one step from `uniform` [n, S]; behind texts, text states are [n, 0, d].
+
+    `audio` False: no row is behind its delay.
+    """
     tokens = torch.full(uniform.shape, config.pad_id, device=uniform.device)
     sampled = torch.zeros(uniform.shape, dtype=torch.bool, device=uniform.device)
     logp = torch.zeros(uniform.shape, dtype=torch.float64, device=uniform.device)
@@ -296,11 +318,11 @@ def _draw(
     if active.audio_state is None:
         return tokens, sampled, logp
     with_audio = (active.step >= config.audio_delay_steps) & sampling.speak
-    if with_audio.any():
+    if audio:
         state, settings = active.audio_state, (sampling.audio_temperature, sampling.audio_top_k)
         index, logp[:, 1:] = decoder.draw_audio(state, *settings, uniform[:, 1:])
-        tokens[:, 1:] = index + torch.tensor([start for start, _ in config.audio_ranges], device=index.device)
-        ended = torch.isin(tokens[:, 1], torch.tensor(config.audio_end_ids, device=tokens.device))
+        tokens[:, 1:] = index + _on(index.device, tuple(start for start, _ in config.audio_ranges))
+        ended = torch.isin(tokens[:, 1], _on(tokens.device, config.audio_end_ids))
         tokens[:, 2:] = torch.where((ended | ~with_audio)[:, None], config.pad_id, tokens[:, 2:])
         sampled[:, 1] = with_audio
         sampled[:, 2:] = (with_audio & ~ended)[:, None]
@@ -311,8 +333,8 @@ def _draw(
 def _ends(config: DualStreamConfig, tokens: Tensor, sampled: Tensor, speak: bool) -> Tensor:
     """Which answers end with this step [n]: at an audio end id, or at a text end where there is no audio."""
     if config.num_codebooks and speak:
-        return sampled[:, 1] & torch.isin(tokens[:, 1], torch.tensor(config.audio_end_ids, device=tokens.device))
-    return sampled[:, 0] & torch.isin(tokens[:, 0], torch.tensor(config.text_end_ids, device=tokens.device))
+        return sampled[:, 1] & torch.isin(tokens[:, 1], _on(tokens.device, config.audio_end_ids))
+    return sampled[:, 0] & torch.isin(tokens[:, 0], _on(tokens.device, config.text_end_ids))
 
 
 def _by_answer(
