@@ -83,7 +83,8 @@ def by_position(rows: Sequence[SuiteRow]) -> dict[str, Share] | None:
         for points in row.parts.values()
     ]
     same = [(float(row.consistent), row.cluster or row.item) for row in placed if row.consistent is not None]
-    return {
-        "first_wins": mean_by_cluster(*map(list, zip(*wins, strict=True)), resamples=RESAMPLES) if wins else Share(),
-        "consistent": mean_by_cluster(*map(list, zip(*same, strict=True)), resamples=RESAMPLES) if same else Share(),
-    }
+    return {"first_wins": _share(wins), "consistent": _share(same)}
+
+
+def _share(values: Sequence[tuple[float | None, str]]) -> Share:
+    return mean_by_cluster([value for value, _ in values], [cluster for _, cluster in values], resamples=RESAMPLES)

@@ -230,7 +230,7 @@ def weighted_mean(
     scored = [row for row in counted if row.score is not None]
     clusters = cluster_rows([row.cluster or row.item for row in scored])
     sums = np.zeros((int(clusters.max(initial=-1)) + 1, len(names), 2))
-    places = [names[part(row)] for row in scored]
+    places = np.array([names[part(row)] for row in scored], dtype=np.intp)
     np.add.at(sums, (clusters, places), np.array([(row.score, 1.0) for row in scored], dtype=float).reshape(-1, 2))
     if not scored:
         return Share(n_asked=len(counted))

@@ -7,6 +7,7 @@ speaker's state, is ours. NISQA and the measures that need reference answers are
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -67,8 +68,7 @@ class EchoMind(Suite):
             for kind in ("synthesis", "human")
         }
         for name, path in data.present(files).items():
-            kind = name.partition("dataset/")[0]
-            for items in data.made(path, lambda row, _, kind=kind, path=path: _deliveries(data, path, kind, row)):
+            for items in data.made(path, functools.partial(_deliveries, data, path, name.partition("dataset/")[0])):
                 yield from items
 
     def answer_names(self, item: Item, turn: int) -> Sequence[str]:
@@ -120,7 +120,7 @@ class EchoMind(Suite):
         return columns
 
 
-def _deliveries(data: Download, path: Path, kind: str, row: Mapping[str, Any]) -> list[Item]:
+def _deliveries(data: Download, path: Path, kind: str, row: dict[str, Any], _: int) -> list[Item]:
     """Return the items of a script; speakers' ages and sexes have no neutral delivery."""
     words = next((str(row[key]) for key in SPOKEN if row.get(key)), "")
     case, items = f"{kind}/{row['case_id']}", []

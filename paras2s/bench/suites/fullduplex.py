@@ -69,7 +69,7 @@ class FullDuplexBench(Suite):
 
     def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
         """Return the times of an answer. An output without a word is silence, which is a result here."""
-        answer, span = answers[0], item.values.get("span")
+        answer, span = answers[0], item.values.get("span", ())
         clip = answer.response.clip
         if clip is None:
             raise JudgeError(answer.response.missing or "no sound")
@@ -83,7 +83,7 @@ class FullDuplexBench(Suite):
             words = [word for word in words if word[0] >= span[1]]
         takes = takes_over(words)
         parts = {TAKES_OVER: float(takes)}
-        if span is not None and takes:
+        if span and takes:
             since = span[1] if item.subset == "synthetic_user_interruption" else span[0]
             parts[LATENCY] = max(0.0, words[0][0] - since)
         return parts
@@ -164,7 +164,7 @@ def overlap_times(user: Sequence[Span], model: Sequence[Span]) -> Parts:
         if end > start:
             stops[round(1000 * end)] = min(end - start, stops.get(round(1000 * end), end - start))
     for _, end in user:
-        if (start := next((start for start, _ in model if start > end), None)) is not None:
+        for start in [start for start, _ in model if start > end][:1]:
             gaps[round(1000 * start)] = min(start - end, gaps.get(round(1000 * start), start - end))
     parts = {STOP: fmean(stops.values())} if stops else {}
     parts |= {RESPONSE: fmean(gaps.values())} if gaps else {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -114,11 +114,14 @@ class SuiteJudge:
         # Calls that are read alike are made together: a reader says which replies are kept.
         for metric, read in dict.fromkeys((call.metric, call.question.read) for call in calls):
             group = [call for call in calls if call.metric == metric and call.question.read is read]
-            done = len(replies)
-            outcomes = self.client(metric).complete_all(
-                [call.request for call in group], lambda now, _, done=done: at(done + now, len(calls)),
-                lambda reply, read=read: is_readable(reply, read),
-            )  # fmt: skip
+
+            def progress(now: int, _: int, done: int = len(replies)) -> None:
+                at(done + now, len(calls))
+
+            def usable(reply: Reply, read: Callable[[str], Parts] = read) -> bool:
+                return is_readable(reply, read)
+
+            outcomes = self.client(metric).complete_all([call.request for call in group], progress, usable)
             replies |= dict(zip(group, outcomes, strict=True))
         return [
             _folded([(call, reply) for call, reply in replies.items() if call.index == index]) for index in range(len(jobs))

@@ -187,6 +187,10 @@ class _Run:
                 f"{options.data}: holds no item to judge; subsets: {subsets}" + "".join(f"; {p}" for p in data.problems[:1])
             )
         judge = open_suite_judge(suite, options.judge, options.cache_dir, options.overrides, options.own_prompts, calls)
+        if calls and judge.own is None:
+            # A missing key is noticed before a system answers for hours.
+            for metric in dict.fromkeys(name for item in items for name in suite.metrics(item) if name in suite.by_judge):
+                judge.client(metric)
         return cls(options, suite, data, items, judge, _file(options.out / VERDICTS, suite))
 
     def answers(self, name: str, console: Console) -> SuiteAnswers:

@@ -45,7 +45,7 @@ class SDEval(Suite):
 
     def listed(self, answers: Path) -> Mapping[str, Listed]:
         """Return the texts of the makers' JSON, {utt_id: text}: one file a test set, or one for all."""
-        listed = {}
+        listed: dict[str, Listed] = {}
         for path in sorted(answers.glob("*.json")):
             texts = json.loads(path.read_text(encoding="utf-8"))
             prefix = f"{path.stem}/" if path.stem in SETS else ""

@@ -406,6 +406,15 @@ def test_the_verb_prints_one_json_and_exits_with_1_for_what_has_no_score(paralin
     assert (paraling / "run/table.md").read_text().startswith("# SpeechParaling-Bench")
 
 
+def test_a_missing_key_is_noticed_before_a_system_is_asked(paraling: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GEMINI_API_KEY", raising=False)
+    with ScriptedEndpoint(lambda sent, _: spoken(sent, 0.4)) as server:
+        spec = made.text(paraling / "chat.yaml", json.dumps({"base_url": server.base_url, "model": "speaks"}))
+        with pytest.raises(ConfigError, match="set GEMINI_API_KEY in the environment"):
+            run_suite(options("speechparaling", paraling, None, systems={"live": str(spec)}), QUIET, True)
+        assert server.requests == []
+
+
 def test_a_failing_endpoint_is_a_reason_and_no_score(paraling: Path) -> None:
     with ScriptedEndpoint(lambda sent, number: Fail(400, "no")) as server:
         result = run_suite(options("speechparaling", paraling, judge_at(paraling, server)), QUIET, True)
