@@ -425,7 +425,7 @@ class Session:
         elif reason.os_error.errno == errno.ECONNREFUSED:
             why = f"connection refused: nothing listens at {host}; start the server, or change base_url"
             retried = not is_loopback(self.config.base_url)
-        return CallError(f"{self.config.model}: {self.without_key(why)}", retried, kind=UNREACHABLE)
+        return CallError(f"{self._where}: {self.without_key(why)}", retried, kind=UNREACHABLE)
 
     def without_key(self, text: str) -> str:
         """Return the text with the key replaced by ***, should a gateway echo it."""
