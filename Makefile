@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick results paper unisrm test test-vllm vllm-env llm llm-env trace lint docs clean
+.PHONY: demo quick results paper unisrm chaos test test-vllm vllm-env llm llm-env trace lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -26,6 +26,11 @@ paper: .venv/.offline .venv/.unisrm
 # UniSRM's embedded edition in its short form, from the data to the bench, one seed. Stopped, it goes on where it was.
 unisrm: .venv/.unisrm
 	$(BIN)/paras2s unisrm run embedded_short --folder runs/unisrm-short
+
+# Five thousand damaged files against every reader, to docs/reliability.md; then the tests of hostile replies, settings and signals.
+chaos: .venv/.dev
+	$(BIN)/python tests/chaos/campaign.py --out docs/reliability.md
+	$(BIN)/python -m pytest tests/chaos
 
 # A process a core. A file stays in one, since what its tests share is made once; all that start Ray stay together.
 test: .venv/.dev lint
