@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick results paper unisrm gpu-check test test-vllm vllm-env llm llm-env trace lint docs clean
+.PHONY: demo quick results paper unisrm chaos gpu-check test test-vllm vllm-env llm llm-env trace lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -30,6 +30,11 @@ unisrm: .venv/.unisrm
 # What one GPU tells in nine minutes, to gpu.jsonl (docs/gpu.md). `make gpu-check TINY=--tiny` runs it on a processor.
 gpu-check: .venv/.offline
 	$(BIN)/python tools/gpu_check.py --out gpu.jsonl $(TINY)
+
+# Five thousand damaged files against every reader, to docs/reliability.md; then the tests of hostile replies, settings and signals.
+chaos: .venv/.dev
+	$(BIN)/python tests/chaos/campaign.py --out docs/reliability.md
+	$(BIN)/python -m pytest tests/chaos
 
 # A process a core. A file stays in one, since what its tests share is made once; all that start Ray stay together.
 test: .venv/.dev lint

@@ -115,7 +115,8 @@ def _number_normaliser() -> Callable[[str], str]:
         from transformers.models.whisper.english_normalizer import EnglishNumberNormalizer
     except ImportError as error:
         raise AssetError("word errors of texts with digits need transformers; run: pip install 'paras2s[offline]'") from error
-    return EnglishNumberNormalizer()
+    normaliser: Callable[[str], str] = EnglishNumberNormalizer()  # type: ignore[no-untyped-call]
+    return normaliser
 
 
 def word_error_rate(reference: str, hypothesis: str) -> float:

@@ -27,7 +27,7 @@ from paras2s.utils.text import well_formed
 # Most words of eight letters are one token.
 PIECE = re.compile(r"[^\W\d_]{1,8}|\d{1,3}|_+|[^\w\s]|\n+| {2,}")
 CACHE_VERSION = 1
-# No model reads or writes so many.
+# No model reads or writes as many tokens.
 MOST_TOKENS = 10**8
 log = logging.getLogger(__name__)
 # The most that OpenAI and vLLM give of a position; below the least is "never" as some servers write it.
@@ -277,7 +277,7 @@ class LLMClient:
         return [result for result in results if result is not None]
 
     def _compare_model(self, answered: str) -> None:
-        """Warn once where another model answered than the one that is configured."""
+        """Warn once where another model than the configured one answered."""
         requested = self.config.model
         named = [name.rpartition("/")[2].lower() for name in (answered, requested)]
         if all(named) and named[0] not in named[1] and named[1] not in named[0] and not self._warned_of_model:
@@ -389,7 +389,7 @@ class LLMClient:
             self.calls += 1
             # As bytes: the client's own models of requests and replies take 2 ms of the processor a call.
             data: bytes = await session.client.post(path, cast_to=bytes, body=body)
-            # "Infinity" is no JSON; a count of tokens that is infinite is one that is missing.
+            # "Infinity" is no JSON; an infinite count of tokens is a missing count.
             completion = json.loads(data, parse_constant=lambda _: None)
             _refuse_error(completion)
             tokens = _read_usage(completion.get("usage"), audio_tokens(request, self.price))

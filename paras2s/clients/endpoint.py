@@ -27,6 +27,7 @@ from urllib.parse import urlparse
 
 from pydantic import BaseModel, ConfigDict
 
+from paras2s.clients.body import LargeBodyError, read_body
 from paras2s.configs.schema.endpoints import EndpointConfig, LimitField
 from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError, ParaS2SError, one_line
 from paras2s.utils.addresses import is_loopback, is_private
@@ -37,8 +38,6 @@ LONGEST_WAIT_S = 60.0
 # A server that asks for more than this is out of service, and a command that slept so long would seem hung.
 LONGEST_RETRY_AFTER_S = 600.0
 BUDGET_POLL_S = 0.02
-# Ten minutes of speech in base64 are 40 MB.
-LARGEST_BODY_BYTES = 64 * 2**20
 # No key, no credit, no right, no such model: every other call will fail as well.
 ENDPOINT_STATUS = frozenset({401, 402, 403, 404, 405})
 # Calls that start together end together, turn after turn, and then wait for each other on one core.
@@ -275,26 +274,6 @@ class Failures:
         """
         if self._stopped:
             raise EndpointError(self._stopped)
-
-
-class LargeBodyError(Exception):
-    """A body beyond reason, which a broken or hostile server sends without end."""
-
-
-async def read_body(response: Any) -> None:
-    """Read a reply's body up to a limit, as it is unpacked.
-
-    Raises:
-        LargeBodyError: it is larger.
-    """
-    parts, size = [], 0
-    async for part in response.aiter_bytes():
-        size += len(part)
-        if size > LARGEST_BODY_BYTES:
-            raise LargeBodyError(f"a body of more than {LARGEST_BODY_BYTES >> 20} MiB")
-        parts.append(part)
-    # The name under which `aread` keeps what it has read.
-    response._content = b"".join(parts)
 
 
 class Session:

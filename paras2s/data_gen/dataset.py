@@ -77,6 +77,9 @@ def inside(folder: Path, relative: str) -> Path:
     """
     path = path_inside(folder, relative)
     if path is None:
+        linked = next((part for part in (folder / relative).parents if part != folder and part.is_symlink()), None)
+        if linked is not None and ".." not in Path(relative).parts:
+            raise DataError(f"{linked}: a link that leaves the data folder; copy the files here, or link the whole data folder")
         raise DataError(f"{folder}: the manifest names {relative!r}, which leaves the data folder; fix the manifest")
     if not os.path.isfile(path):
         raise DataError(f"{path}: named in the manifest but missing; run `paras2s data` again to restore it")

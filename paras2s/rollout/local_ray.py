@@ -121,8 +121,7 @@ def _start_here(cpus: int) -> None:
                 ) from error
         else:
             atexit.register(_end, folder)
-            node = ray._private.worker._global_node
-            threading.Thread(target=watch_ray, args=(node, folder), daemon=True).start()
+            threading.Thread(target=watch_ray, args=(_node(), folder), daemon=True).start()
             return
 
 
@@ -157,13 +156,17 @@ def _end(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _node() -> Any:
+    return ray._private.worker._global_node
+
+
 def watch_ray(node: Any, folder: Path) -> None:
     """Watch the processes of a local Ray: where one has ended, say so and end this process.
 
     Ray itself waits for a minute and then ends it by a page of its own state; an exception would not get through its calls.
     """
     # An orderly end disconnects first.
-    while ray.is_initialized() and node is ray._private.worker._global_node:
+    while ray.is_initialized() and node is _node():
         if ended := [str(name) for name, _ in node.dead_processes()]:
             names = " and ".join(ended)
             print(f"paras2s: Ray's process {names} has ended (killed, or out of memory); {RESUME}", file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tiny.endpoint import Raw, Say, ScriptedEndpoint
 
+from paras2s.clients import body as bodies
 from paras2s.clients import chat, endpoint
 from paras2s.clients.chat import LLMClient, Message, Reply, Request
 from paras2s.clients.endpoint import retry_after_s
@@ -86,7 +87,7 @@ def test_a_bill_beyond_reason_is_not_reported_and_the_reply_is_good(count: str) 
 
 
 def test_a_body_without_end_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "LARGEST_BODY_BYTES", 2**20)
+    monkeypatch.setattr(bodies, "LARGEST_BODY_BYTES", 2**20)
     with ScriptedEndpoint(first(b"x" * (2**20 + 1))) as server:
         _, (failed, *others) = complete(server)
     assert "a body of more than 1 MiB" in str(failed)
