@@ -1,7 +1,6 @@
 """A new policy, method by method: a module to fill in, and the next method to write.
 
-The contract (`contract.py`) compares complete passes; before there are any, each method is called
-once and its result is checked.
+The contract (`contract.py`) compares complete passes; before that, each method is called once and its result looked at.
 """
 
 from __future__ import annotations
