@@ -72,16 +72,16 @@ class _WorkerProcess(SpawnProcess):
     def _Popen(process: Any) -> Any:
         main = vars(sys.modules["__main__"])
         with _hiding:
-            hidden = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
+            hidden: dict[str, Any] = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
             main["__spec__"] = None
             try:
-                return SpawnProcess._Popen(process)  # type: ignore[attr-defined]
+                return SpawnProcess._Popen(process)
             finally:
                 main.update(hidden)
 
 
 class _WorkerContext(SpawnContext):
-    Process = _WorkerProcess  # type: ignore[assignment]
+    Process = _WorkerProcess
 
 
 # Two threads may start workers at once.
