@@ -140,16 +140,15 @@ def compare_clips(first: Clip, second: Clip, names: ClipNames, tone: ToneClassif
 
 
 def _compare(quantity: Quantity, first: Blueprint, second: Blueprint) -> Difference:
-    values = [_value(quantity, blueprint) for blueprint in (first, second)]
-    known = [value for value in values if not isinstance(value, str)]
-    if len(known) < 2:
-        why = next(value for value in values if isinstance(value, str))
-        sides = [None if isinstance(value, str) else value for value in values]
-        return Difference(quantity.name, quantity.unit, *sides, "", "", f"{quantity.name}: {why}")
-    gap = quantity.gap(*known)
+    left, right = _value(quantity, first), _value(quantity, second)
+    if isinstance(left, str) or isinstance(right, str):
+        sides = [None if isinstance(value, str) else value for value in (left, right)]
+        why = left if isinstance(left, str) else right
+        return Difference(quantity.name, quantity.unit, sides[0], sides[1], "", "", f"{quantity.name}: {why}")
+    gap = quantity.gap(left, right)
     noticed = "" if abs(gap) < quantity.noticeable_from else quantity.words[0 if gap > 0 else 1]
     text = number_text(gap, 0 if abs(gap) >= 10 else 1, unit=f" {quantity.gap_unit}", signed=True)
-    return Difference(quantity.name, quantity.unit, *known, text, noticed)
+    return Difference(quantity.name, quantity.unit, left, right, text, noticed)
 
 
 def _value(quantity: Quantity, blueprint: Blueprint) -> float | str:
@@ -160,12 +159,12 @@ def _value(quantity: Quantity, blueprint: Blueprint) -> float | str:
 
 
 def _compare_words(first: Blueprint, second: Blueprint) -> Difference:
-    texts = [blueprint.value(RESPONSE) for blueprint in (first, second)]
-    if None in texts:
-        why = next(blueprint.why_absent(RESPONSE) for blueprint in (first, second) if blueprint.value(RESPONSE) is None)
-        return Difference("words", "", *texts, "", "", f"words: {why}")
-    same = normalise_words(texts[0]) == normalise_words(texts[1])
-    return Difference("words", "", *texts, "the same" if same else "other words", "" if same else "says other words")
+    left, right = first.value(RESPONSE), second.value(RESPONSE)
+    if left is None or right is None:
+        why = (first if left is None else second).why_absent(RESPONSE)
+        return Difference("words", "", left, right, "", "", f"words: {why}")
+    same = normalise_words(left) == normalise_words(right)
+    return Difference("words", "", left, right, "the same" if same else "other words", "" if same else "says other words")
 
 
 def _compare_tones(clips: tuple[Clip, Clip], blueprints: list[Blueprint] | None) -> Difference:
@@ -181,9 +180,11 @@ def _compare_tones(clips: tuple[Clip, Clip], blueprints: list[Blueprint] | None)
             tones.append(None)
             why = why or f"tone: {MISSING}: it needs the package {error.name}; run: pip install 'paras2s[offline]'"
     if why:
-        return Difference("tone", "", *tones, "", "", why)
+        return Difference("tone", "", tones[0], tones[1], "", "", why)
     same = tones[0] == tones[1]
-    return Difference("tone", "", *tones, "the same" if same else "another tone", "" if same else f"in a {tones[0]} tone")
+    return Difference(
+        "tone", "", tones[0], tones[1], "the same" if same else "another tone", "" if same else f"in a {tones[0]} tone"
+    )
 
 
 def _tone(clip: Clip) -> str:
@@ -194,10 +195,14 @@ def _tone(clip: Clip) -> str:
 
 
 def _likeliest(fields: Mapping[str, Measured | Absent]) -> str:
-    tones = {key: field for key, field in fields.items() if key.startswith(f"{EMOTION}.")}
-    if absent := [field.reason for field in tones.values() if isinstance(field, Absent)]:
-        raise AudioError(absent[0])
-    likeliest = max(tones, key=lambda key: fields[key].value if isinstance(fields[key], Measured) else 0.0)
+    scores: dict[str, float] = {}
+    for key, field in fields.items():
+        if not key.startswith(f"{EMOTION}."):
+            continue
+        if isinstance(field, Absent):
+            raise AudioError(field.reason)
+        scores[key] = float(field.value)
+    likeliest = max(scores, key=lambda key: scores[key])
     return likeliest.removeprefix(f"{EMOTION}.")
 
 

@@ -48,9 +48,10 @@ def missing_for_pair(
     if judge.kind == REWARD_MODEL and question is not None and not names_file(question):
         missing.append("--question: a reward model hears what was asked; give an audio file")
     missing += missing_for_answer(judge, style, tone)
-    if calls and judge.kind in ("llm", "audio"):
-        schema = JudgingConfig if judge.kind == "llm" else AudioJudgeConfig
-        missing += missing_for(judge.config(schema, overrides).llm)
+    if calls and judge.kind == "llm":
+        missing += missing_for(judge.config(JudgingConfig, overrides).llm)
+    if calls and judge.kind == "audio":
+        missing += missing_for(judge.config(AudioJudgeConfig, overrides).llm)
     return missing
 
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -55,7 +56,7 @@ app = typer.Typer(
 )
 
 # The groups of --help, in the order of use.
-PANELS = {
+PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Run": {"demo": demo, "data": data, "warmup": warmup, "distill": distill, "align": align, "ablate": ablate},
     "Judge": {"blueprint": blueprint, "probe": probe, "rank": rank},
     "Look": {"studio": studio, "rollouts": rollouts},

@@ -123,7 +123,7 @@ def _on_host(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         alike = {name: weight for name, weight in weights.items() if weight.dtype == dtype}
         counts = [weight.numel() for weight in alike.values()]
         block = torch.empty(sum(counts), dtype=dtype, pin_memory=any(weight.is_cuda for weight in alike.values()))
-        parts = zip(alike.items(), block.split(counts), strict=True)
+        parts = zip(alike.items(), torch.split(block, counts), strict=True)
         held |= {name: part.view(weight.shape).copy_(weight) for (name, weight), part in parts}
     return held
 

@@ -81,7 +81,7 @@ def open_devices(
 
 def give_back() -> None:
     """Return freed memory to the device at the end of a role's turn: torch would keep it, and other roles share the device."""
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
