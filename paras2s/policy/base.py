@@ -285,7 +285,7 @@ class Policy(ABC):
         return next(self.model.parameters()).device
 
     @contextmanager
-    def whole_gradient(self) -> Iterator[None]:
+    def full_gradient(self) -> Iterator[None]:
         """Inside, gradients also pass where this policy holds them back by choice; by default it holds none back."""
         yield
 

@@ -365,19 +365,20 @@ def slopes_are_gradients(subject: Subject) -> Finding:
     # Norms are in float32 in some models of float64 weights.
     width, bound = (1e-4, 1e-2) if subject.tolerance < 1e-3 else (3e-4, 0.05)
     answers, worst = _answers(subject.sampled(subject.warm)), 0.0
-    with _adapters(policy) as matrices, policy.whole_gradient():
+    with _adapters(policy) as matrices, policy.full_gradient():
         generator = torch.Generator().manual_seed(1)
         steps = [torch.randn(matrix.shape, generator=generator).to(matrix) for matrix in matrices.values()]
         parts = policy.logprobs(subject.prompts, answers, subject.warm)
         sums = [part[..., slot].sum() for part in parts for slot in range(part.shape[-1])]
-        found = [torch.autograd.grad(one, list(matrices.values()), retain_graph=True, allow_unused=True) for one in sums]
+        weights = list(matrices.values())
+        of_sums = [torch.autograd.grad(total, weights, retain_graph=True, allow_unused=True) for total in sums]
         sides = []
         for signed in (width, -2 * width, width):
             for matrix, step in zip(matrices.values(), steps, strict=True):
                 matrix.data += signed * step
             sides.append([part.double().sum((0, 1)) for part in subject.scored(subject.prompts, answers, subject.warm)])
         slopes = (torch.cat(sides[0]) - torch.cat(sides[1])).cpu() / (2 * width)
-        for gradients, slope in zip(found, slopes.tolist(), strict=True):
+        for gradients, slope in zip(of_sums, slopes.tolist(), strict=True):
             pairs = [(gradient, step) for gradient, step in zip(gradients, steps, strict=True) if gradient is not None]
             along = sum(float((gradient * step).sum()) for gradient, step in pairs)
             size = sum(float(gradient.square().sum()) for gradient, _ in pairs) ** 0.5

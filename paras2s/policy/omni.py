@@ -193,7 +193,7 @@ class OmniPolicy(Policy):
         self.model.gradient_checkpointing = True
 
     @contextmanager
-    def whole_gradient(self) -> Iterator[None]:
+    def full_gradient(self) -> Iterator[None]:
         """Inside, the sound's gradient reaches the thinker."""
         held, self.model.talker_gradient = self.model.talker_gradient, True
         try:

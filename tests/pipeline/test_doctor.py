@@ -26,9 +26,11 @@ BOUNDS = {"torch": ("2.12.1", "2.13.0"), "transformers": ("5.20.2", "5.21.0"), "
 def test_the_project_asks_for_versions_that_can_run_it(name: str) -> None:
     assert hasattr(FSDPModule, "set_reduce_scatter_unused_params")
     lists = (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
-    asked = [one for lines in lists for one in map(Requirement, lines) if one.name == name]
-    assert asked
-    assert [[one.specifier.contains(version) for version in BOUNDS[name]] for one in asked] == [[False, True]] * len(asked)
+    required = [each for lines in lists for each in map(Requirement, lines) if each.name == name]
+    assert required
+    assert [[each.specifier.contains(version) for version in BOUNDS[name]] for each in required] == [[False, True]] * len(
+        required
+    )
 
 
 def test_a_version_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,8 +161,8 @@ def test_new_weights_travel_by_hand() -> None:
     from_host = adapters.model_copy(update={"device": device().model_copy(update={"host_gb_s": figure(0.5)})})
     beneath = 2 * 4 * (2 * 16 + 2 * 8 + 3 * 24)
     assert sync_seconds(TINY, from_host) - sync_seconds(TINY, adapters) == pytest.approx(beneath / 0.5e9)
-    whole = from_host.model_copy(update={"learner": LearnerPlan()})
-    assert sync_seconds(TINY, whole) == sync_seconds(TINY, slow)
+    full = from_host.model_copy(update={"learner": LearnerPlan()})
+    assert sync_seconds(TINY, full) == sync_seconds(TINY, slow)
 
 
 def test_answers_are_spoken_in_batches_as_they_end() -> None:

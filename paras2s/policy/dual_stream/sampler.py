@@ -215,8 +215,8 @@ def _known_to_host(active: _Rows, config: DualStreamConfig, steps: int) -> tuple
     In a single copy: the host waits for the device once a step.
     """
     last, next_audio = active.step == steps - 1, active.step + 1 >= config.audio_delay_steps
-    told = (active.done.sum(), (active.text_done | active.done).all(), last.any(), next_audio.any())
-    finished, text_ended, at_last, audio = torch.stack([one.long() for one in told]).tolist()
+    facts = (active.done.sum(), (active.text_done | active.done).all(), last.any(), next_audio.any())
+    finished, text_ended, at_last, audio = torch.stack([fact.long() for fact in facts]).tolist()
     return finished, bool(text_ended), bool(at_last), bool(audio)
 
 
