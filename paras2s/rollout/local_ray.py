@@ -167,7 +167,9 @@ def watch_ray(node: Any, folder: Path) -> None:
     """
     # An orderly end disconnects first.
     while ray.is_initialized() and node is _node():
-        if ended := [str(name) for name, _ in node.dead_processes()]:
+        ended = [str(name) for name, _ in node.dead_processes()]
+        # Asked again: an orderly end may have begun in between.
+        if ended and ray.is_initialized():
             names = " and ".join(ended)
             print(f"paras2s: Ray's process {names} has ended (killed, or out of memory); {RESUME}", file=sys.stderr, flush=True)
             node.kill_all_processes(check_alive=False)
