@@ -118,7 +118,7 @@ def _walk(name: str, console: Console, as_json: bool) -> bool:
         return False
     for finding in findings:
         mark = "[green]ok[/]" if finding.ok else "[yellow]next[/]"
-        console.print(f"{mark} {finding.name}: ", escape(finding.detail), sep="", highlight=False)
+        console.print(f"{mark} {escape(f'{finding.name}: {finding.detail}')}", highlight=False, markup=True)
     console.print(f"{len(findings) - 1} of {len(METHODS)} parts are written; then the contract is checked", highlight=False)
     return False
 

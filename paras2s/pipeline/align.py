@@ -108,7 +108,7 @@ def anchor_demonstrations(run: Run, dataset: Dataset, kind: type[Policy]) -> Dem
 def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
     """Train the SFT policy by GRPO unless that is done already. The workers load its weights, not this process."""
     if (run.aligned_dir / "trainer.json").is_file():
-        run.say("[bold]align[/bold]: cached")
+        run.headline("align: cached")
         return
     if not is_checkpoint(run.sft_dir):
         raise ConfigError(

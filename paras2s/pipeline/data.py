@@ -19,7 +19,7 @@ def run_data(run: Run) -> Dataset:
     """Build the dataset, or load it where it is complete."""
     if (run.data_dir / "queries.parquet").is_file():
         dataset = load_dataset(run.data_dir)
-        run.say("[bold]data[/bold]: cached")
+        run.headline("data: cached")
         return dataset
     config = run.config
     with run.stage("data"), run.bar("scripts spoken") as speech, run.bar("clips transcribed") as words:

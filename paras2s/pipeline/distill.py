@@ -68,7 +68,7 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
             # Of an earlier version, or broken. The advice of this error is to run what runs now.
             run.say(f"  the existing reward model cannot be used, so a new one is trained: {error}")
         else:
-            run.say("[bold]distill[/bold]: cached")
+            run.headline("distill: cached")
             return model
     check_decoder(run)
     torch.set_num_threads(cores())

@@ -45,7 +45,7 @@ def open_updates(run: Run, dataset: Dataset) -> Iterator[Warmup | RankedWarmup]:
 def run_warmup(run: Run, dataset: Dataset) -> None:
     """Train the SFT policy, or continue an interrupted training; a complete policy stays."""
     if is_checkpoint(run.sft_dir):
-        run.say("[bold]warmup[/bold]: cached")
+        run.headline("warmup: cached")
         return
     check_run(run)
     if (weights := run.config.policy.weights) is not None:
