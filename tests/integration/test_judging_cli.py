@@ -87,7 +87,7 @@ def test_a_judge_that_says_what_people_say_is_right_on_all_it_could_hear(suite):
         assert all(report["cost"].pop("local_hours") < 0.01 for report in reports.values())
     assert found == again
     (path, report), *_ = found.items()
-    assert re.fullmatch(r"runs/speakbench/audio-gpt-audio-2-[0-9a-f]{8}\.jsonl", path)
+    assert re.fullmatch(r"runs/speakbench/audio-gpt-audio-3-[0-9a-f]{8}\.jsonl", path)
     assert (report["n_scored"], report["n_pairs"]) == (5, 6)
     assert report["overall"]["accuracy_4"]["value"] == 1.0
     assert report["dimensions"]["content"] | {"low": 1, "high": 1} == {"value": 1, "low": 1, "high": 1, "n": 5, "n_asked": 6}
