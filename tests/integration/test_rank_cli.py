@@ -127,7 +127,7 @@ def test_a_thousand_verdicts_take_less_than_five_seconds_of_the_processor(tmp_pa
             "--alias Good=x: 'Good' is renamed already, to 'good'",
         ),
         (("verdicts.csv", "--human", "people.csv", "--names", "people.csv"), "--names people.csv: expected lines such as"),
-        (("verdicts.csv", "--human", "people.csv", "--names", "none.yaml"), "--names none.yaml: cannot be read"),
+        (("verdicts.csv", "--human", "people.csv", "--names", "none.yaml"), "none.yaml: cannot be read as --names"),
         (("verdicts.csv", "--human", "verdicts.csv"), "verdicts.csv: needs the column score once"),
     ],
 )
