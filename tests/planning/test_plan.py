@@ -196,6 +196,9 @@ def test_all_of_kimis_weights_on_16_learners_by_hand() -> None:
     table = 4 * 168_448 * 3584
     assert lasting == [4 * total / 16, 2 * total / 16, 8 * total / 16, 4 * total / 16 + 2 * table]
     assert learner.pop("gathered") == 6 * total
+    # Keys and values of 28 heads in place of 4, and their gradients, in 2 bytes: 8 answers of 592 steps behind prompts of 68.
+    assert learner.pop("attention") == 4 * 2 * 3584 * 8 * (592 + 68)
+    assert learner.pop("context") == 0.6 * 2**30
     assert learner == {"activations": 0, "logits": 0}
 
 

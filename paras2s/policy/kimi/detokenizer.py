@@ -258,7 +258,7 @@ class KimiDetokenizer:
 
 def _read_config(path: Path) -> Mapping[str, Any]:
     with reading(path, "cannot be read", "; give the folder of the released model", kind=PolicyError):
-        config = read_json(path) if path.suffix == ".json" else read_yaml(path)
+        config = read_json(path) if path.suffix == ".json" else read_yaml(path, kind=PolicyError)
     if not isinstance(config, dict):
         raise PolicyError(f"{path}: holds no mapping; give the released file")
     return config
