@@ -201,8 +201,10 @@ def test_every_mutant_fails_a_check_without_a_dump(name: str, trained: Trained, 
 
 def test_word_errors_are_pooled_by_words() -> None:
     # One of four words of the first, none of one of the second; the third has no word and one is made up.
-    assert pooled_word_errors(["a b c d", "yes", "5"], ["a b x d", "Yes!", "oh"]) == pytest.approx(2 / 5)
-    assert pooled_word_errors(["5"], ["oh"]) is None
+    assert pooled_word_errors(["a b c d", "yes", "..."], ["a b x d", "Yes!", "oh"]) == pytest.approx(2 / 5)
+    assert pooled_word_errors(["..."], ["oh"]) is None
+    # A number is a word.
+    assert pooled_word_errors(["room 5"], ["room five"]) == 0
 
 
 class Speaker:
