@@ -102,7 +102,7 @@ def test_it_hears_without_any_model_of_the_teacher(monkeypatch: pytest.MonkeyPat
 
     loaded = []
     recogniser = asr._recogniser
-    monkeypatch.setattr(asr, "_recogniser", lambda threads, model: loaded.append(model) or recogniser(threads, model))
+    monkeypatch.setattr(asr, "_recogniser", lambda model: loaded.append(model) or recogniser(model))
     monkeypatch.setattr(pitch, "track_pitch", refuse)
     monkeypatch.setattr("paras2s.audio.prosody.track_pitch", refuse)
     monkeypatch.setattr(rubric_module, "embed_sentences", refuse)
