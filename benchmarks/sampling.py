@@ -90,7 +90,7 @@ class Vllm:
         import ray
 
         from paras2s.rollout.vllm_worker import VllmWorker
-        from paras2s.rollout.workers import start_ray
+        from paras2s.rollout.local_ray import start_ray
 
         theirs.save_pretrained(folder)
         start_ray(None)

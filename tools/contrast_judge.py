@@ -1,6 +1,6 @@
 """A contrast judge on the text of a finished run's answers, beside the scores of the run's rubric.
 
-python benchmarks/contrast_judge.py runs/quick MODEL [--answers N]     # MODEL: a GGUF file, or a folder of transformers
+python tools/contrast_judge.py runs/quick MODEL [--answers N]     # MODEL: a GGUF file, or a folder of transformers
 
 Different answers to a question in a style count once; intervals are bootstraps over contrasts.
 """
