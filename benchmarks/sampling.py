@@ -89,8 +89,8 @@ class Vllm:
     def __init__(self, theirs: Qwen2ForCausalLM, folder: Path, work: Work, threads: int) -> None:
         import ray
 
-        from paras2s.rollout.vllm_worker import VllmWorker
         from paras2s.rollout.local_ray import start_ray
+        from paras2s.rollout.vllm_worker import VllmWorker
 
         theirs.save_pretrained(folder)
         start_ray(None)
