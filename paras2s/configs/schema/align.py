@@ -67,8 +67,8 @@ class AnchorConfig(Section):
     """An SFT loss on the warm-up's demonstrations, added to the policy gradient of the same update.
 
     Without it, reinforcement of the words may lose the sound: answers are right in their text and garbled in their voice.
-    A warm-up that has memorised its demonstrations leaves the audio loss a small gradient: in `quick` a hundredth of the
-    policy gradient's at weight 1, and about its size at weight 30.
+    A warm-up that has memorised its demonstrations leaves the audio loss a small gradient. Where audio tokens are rewarded as
+    well (`audio_weight` above 0), the policy gradient outweighs it: raise `weight`, or reward the words alone, as `quick` does.
     """
 
     weight: float = Field(1.0, ge=0, description="weight of the SFT loss beside the policy gradient; 0: off")

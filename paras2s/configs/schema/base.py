@@ -72,12 +72,10 @@ def _complaint(item: Any, kind: type[Section]) -> str:
     if item["type"] == "extra_forbidden":
         return f"unknown key{_nearest_key(item['loc'], kind)}; `paras2s config` prints all keys"
     said = f"{item['msg'][0].lower()}{item['msg'][1:]}"
-    # Of a rule between several keys the input is all of them.
-    return (
-        said
-        if isinstance(item["input"], dict)
-        else f"{said} (got {_shown(str(item['loc'][-1]) if item['loc'] else '', item['input'])})"
-    )
+    if isinstance(item["input"], dict):
+        # Of a rule between several keys the input is all of them.
+        return said
+    return f"{said} (got {_shown(str(item['loc'][-1]) if item['loc'] else '', item['input'])})"
 
 
 def _shown(key: str, value: Any) -> str:
