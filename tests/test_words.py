@@ -53,9 +53,23 @@ class Hit:
 Found = Iterator[tuple[int, str, str]]
 
 
-def word_parts(identifier: str) -> list[str]:
+@functools.cache
+def word_parts(identifier: str) -> tuple[str, ...]:
     """Returns the lower-case words of a snake_case or CamelCase name."""
-    return [part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)]
+    return tuple(part.lower() for part in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier))
+
+
+# Several rules read one file, then the next.
+@functools.lru_cache(maxsize=1)
+def tokens_of(text: str) -> list[tokenize.TokenInfo]:
+    """Returns the tokens that have words."""
+    wordless = (tokenize.OP, tokenize.NUMBER, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)
+    return [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in wordless]
+
+
+@functools.lru_cache(maxsize=1)
+def nodes_of(text: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(text)))
 
 
 class Rules:
@@ -94,17 +108,17 @@ class Rules:
 
 
 def in_python(text: str, rules: Rules) -> Found:
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokens_of(text):
         if token.type == tokenize.NAME and token.string.startswith("test_"):
             # The name of a test is a sentence.
             yield from rules.in_text(token.string.replace("_", " "), token.start[0])
         elif token.type == tokenize.NAME:
             yield from rules.in_identifier(token.string, token.start[0])
-        elif token.type not in (tokenize.OP, tokenize.NUMBER):
+        else:
             yield from rules.in_text(token.string, token.start[0])
-    if sys.version_info < (3, 12):
+    if sys.version_info < (3, 12) and rules.parts:
         # Before 3.12 an f-string is one token.
-        for string in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.JoinedStr)):
+        for string in (node for node in nodes_of(text) if isinstance(node, ast.JoinedStr)):
             for node in ast.walk(string):
                 name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
                 yield from rules.in_identifier(name, string.lineno)
@@ -146,7 +160,7 @@ def fragments(path: str, text: str) -> list[Hit]:
     """Returns the docstrings of the package that begin as a fragment."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(text):
         words = ast.get_docstring(node) if isinstance(node, kinds) else None
         if words and FRAGMENT.match(words):
             found.append(Hit(path, getattr(node, "lineno", 1), words.split("\n")[0], "one plain sentence"))
@@ -172,7 +186,7 @@ PLAIN = PlainRules()
 def plain_english(path: str, text: str) -> list[Hit]:
     """Returns what is no plain English in Python code: words, names of variables, moods of docstrings, help texts."""
     hits = [Hit(path, *hit) for hit in in_python(text, PLAIN)]
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             words = ast.get_docstring(node) or ""
             named = any("property" in ast.unparse(decorator) for decorator in node.decorator_list)
@@ -202,12 +216,18 @@ def read(path: str) -> str:
     return (REPOSITORY / path).read_text(encoding="utf-8")
 
 
-def all_old_words() -> list[Hit]:
-    return [hit for path in paths() for hit in old_words(path, read(path))]
-
-
-def all_fragments() -> list[Hit]:
-    return [hit for path in package() for hit in fragments(path, read(path))]
+@functools.cache
+def all_hits() -> tuple[list[Hit], list[Hit], list[Hit]]:
+    """Returns the old words, the fragments and what is no plain English, from one reading of each file."""
+    old, riddles, odd = [], [], []
+    packaged = set(package())
+    for path in paths():
+        text = read(path)
+        old += old_words(path, text)
+        if path in packaged:
+            riddles += fragments(path, text)
+            odd += plain_english(path, text) if is_plain(path) else []
+    return old, riddles, odd
 
 
 def by_count(hits: list[Hit], key: Callable[[Hit], str]) -> str:
@@ -220,19 +240,19 @@ def folder(hit: Hit) -> str:
 
 
 def test_no_old_word_is_left() -> None:
-    hits = all_old_words()
+    hits, _, _ = all_hits()
     shown = "\n".join(map(str, hits[:20]))
     assert not hits, f"{len(hits)} old words; python tests/test_words.py --list shows all\n{by_count(hits, folder)}\n{shown}"
 
 
 def test_no_docstring_is_a_fragment() -> None:
-    hits = all_fragments()
+    _, hits, _ = all_hits()
     shown = "\n".join(map(str, hits[:20]))
     assert not hits, f"{len(hits)} docstrings begin with What, Who, Of, As, Where or How\n{by_count(hits, folder)}\n{shown}"
 
 
 def test_clean_folders_stay_in_plain_english() -> None:
-    hits = [hit for path in package() if is_plain(path) for hit in plain_english(path, read(path))]
+    _, _, hits = all_hits()
     shown = "\n".join(map(str, hits[:20]))
     assert not hits, f"{len(hits)} places; python tests/test_words.py --plain paras2s shows counts\n{shown}"
 
@@ -297,7 +317,7 @@ def main() -> int:
         print(by_count(hits, lambda hit: f"{hit.old} -> {hit.new}"))
         return 1 if hits else 0
     hits = [hit for path in chosen for hit in old_words(path, read(path), options.watched)]
-    riddles = [hit for hit in all_fragments() if hit.path in chosen]
+    riddles = [hit for path in package() if path in chosen for hit in fragments(path, read(path))]
     if options.list:
         print("\n".join(map(str, [*hits, *riddles])))
     print(f"{len(hits)} {'watched' if options.watched else 'old'} words\n\n{by_count(hits, folder)}\n")

@@ -1,4 +1,4 @@
-"""`judge pair`, `judge clip` and `bench systems` with an audio judge, as programs, on real speech and a scripted endpoint.
+"""`judge pair`, `judge clip` and `bench systems` with an audio judge, on real speech and a scripted endpoint.
 
 Not covered: what a real audio model says; the scripted one prefers the longer answer, which it decodes to know.
 """
@@ -7,25 +7,19 @@ import base64
 import csv
 import io
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import soundfile
 from outside import LIBRISPEECH
 from tiny.endpoint import Fail, Say, ScriptedEndpoint
+from tiny.program import program
 
 from paras2s.audio.asr import normalise_words, transcribe
 from paras2s.audio.clip import read_clip
 
-PROGRAM = Path(sys.executable).parent / "paras2s"
-
 
 def paras2s(*words, cwd, status=0):
-    env = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    done = subprocess.run([PROGRAM, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300, env=env)
+    done = program(*words, cwd=cwd)
     assert done.returncode == status, done.stderr
     return done
 

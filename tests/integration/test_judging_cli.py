@@ -1,28 +1,23 @@
-"""`judge`, `blueprint --ray` and `bench SUITE` as programs, with clips on disk and a scripted endpoint over HTTP.
+"""`judge`, `blueprint --ray` and `bench SUITE`, with clips on disk and a scripted endpoint over HTTP.
 
 Not covered: a judge that judges well; the scripted one knows the answer because the test tells it.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 from outside import HCOT, LIBRISPEECH, needs_hcot
 from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
+from tiny.program import program
 
-PROGRAM = Path(sys.executable).parent / "paras2s"
 WORDS = re.compile(r'"words": "(\d+)"')
 
 
 def paras2s(*words, cwd, status=0):
-    env = {name: value for name, value in os.environ.items() if not name.endswith("_API_KEY")}
-    done = subprocess.run([PROGRAM, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300, env=env)
+    done = program(*words, cwd=cwd)
     assert done.returncode == status, done.stderr
     return done
 

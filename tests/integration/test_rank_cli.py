@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 import typer
 from outside import HCOT, VERDICTS, needs_hcot
+from tiny.program import program
 from typer.testing import CliRunner
 
 from paras2s.cli import rank as rank_verb
@@ -25,8 +26,12 @@ ASPECTS = ("lexical", "paralinguistic", "speech_quality")
 LABELS = {"good": ("1", "2"), "even": ("1", "1"), "bad": ("2", "1"), "ref": ("tie", "tie")}
 
 
-def rank(*words, cwd, status=0):
-    done = subprocess.run([PROGRAM, "rank", *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=120)
+def process(*words, cwd):
+    return subprocess.run([PROGRAM, *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def rank(*words, cwd, status=0, run=program):
+    done = run("rank", *words, cwd=cwd)
     assert done.returncode == status, done.stderr
     return done
 
@@ -105,7 +110,7 @@ def test_a_thousand_verdicts_take_less_than_five_seconds_of_the_processor(tmp_pa
     ]
     (tmp_path / "verdicts.csv").write_text(HEAD + "".join(rows))
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    found = json.loads(rank("verdicts.csv", "--json", cwd=tmp_path).stdout)
+    found = json.loads(rank("verdicts.csv", "--json", cwd=tmp_path, run=process).stdout)
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before < 5
     assert (found["n_rows"], len(found["aspects"])) == (1000, 5)
 
