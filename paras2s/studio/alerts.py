@@ -12,6 +12,7 @@ from statistics import fmean, median
 from typing import Any
 
 from paras2s.studio.curves import REWARD_PREFIX as SOURCE
+from paras2s.studio.curves import ROUNDING
 
 Row = dict[str, Any]
 
@@ -26,12 +27,24 @@ SAME_TEXT = 0.5
 # Nats a token from the warm-up: beyond it the policy speaks of other things in another way.
 KL_LIMIT = 1.0
 # Sampler against learner: GAP_FACTOR times the run's median, and never less than what rounding makes.
-GAP_FACTOR, GAP_FLOOR = 10.0, 1e-3
+GAP_FACTOR, GAP_FLOOR = 10.0, ROUNDING
 UNSCORED_SHARE, FLAT_SHARE = 0.1, 0.5
 # Of the length at the start. A reward is easily raised by saying more, or less.
 LENGTH_CHANGE = 0.25
 # One source rises and another falls, each by this much on the scale from 1 to 5 that all sources share.
 SOURCES_APART = 0.3
+# A step is unusual at UNUSUAL_FACTOR times the median of the NEAR steps before and after it; the largest are marked.
+WATCHED = {"kl": "KL to the warm-up", "grad_norm": "gradient norm"}
+UNUSUAL_FACTOR, NEAR, MOST_UNUSUAL = 4.0, 10, 3
+
+
+@dataclass(frozen=True)
+class UnusualStep:
+    """A step at which a curve is a multiple of what it is around it."""
+
+    step: int
+    key: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -174,6 +187,24 @@ def too_many(rows: Sequence[Row], key: str, share: float, total: int | None) -> 
     return Alert(
         key.replace("_", " "), rows[-1]["step"], f"{now:.1f} of {total} {what}, in the mean of the last {WINDOW} steps", (key,)
     )
+
+
+def unusual_steps(rows: Sequence[Row]) -> list[UnusualStep]:
+    """Return the steps at which KL or gradient leap for a step: at the learner's own answers one sees why."""
+    unusual: list[UnusualStep] = []
+    for key, name in WATCHED.items():
+        points = [(row["step"], float(row[key])) for row in rows if _is_number(row.get(key))]
+        values = [value for _, value in points]
+        leaps = []
+        for at, (step, value) in enumerate(points):
+            near = values[max(0, at - NEAR) : at] + values[at + 1 : at + 1 + NEAR]
+            usual = median(near) if len(near) >= WINDOW else 0.0
+            if usual > 0 and value >= UNUSUAL_FACTOR * usual:
+                leaps.append(
+                    (value / usual, UnusualStep(step, key, f"{name} {value:.2f}, {value / usual:.0f} times the usual"))
+                )
+        unusual += [leap for _, leap in sorted(leaps, key=lambda leap: -leap[0])[:MOST_UNUSUAL]]
+    return sorted(unusual, key=lambda leap: leap.step)
 
 
 def _change(rows: Sequence[Row], key: str) -> tuple[float, float] | None:

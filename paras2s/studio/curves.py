@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 REWARD_PREFIX, PHASE_PREFIX = "reward/", "seconds_"
+SOURCES, PARITY = "Reward by source", "Sampler against learner"
+# Nats a token by which sampler and learner differ in every run, since floating-point sums have an order.
+ROUNDING = 1e-3
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ PLOTS = (
     Plot("Same text", "share of answers", (("same_text_share", "most frequent text"),)),
     Plot("Gradient norm", "", (("grad_norm", "before clipping"),)),
     Plot("Clipped", "share", (("clipped_share", "of the ratios"),)),
-    Plot("Sampler against learner", "nats a token", (("parity_text_mean", "text"), ("parity_audio_mean", "audio"))),
+    Plot(PARITY, "nats a token", (("parity_text_mean", "text"), ("parity_audio_mean", "audio"))),
     Plot("Unscored, cut off and flat", "count",
          (("unscored", "unscored answers"), ("truncated", "cut off"), ("zero_spread_groups", "groups without spread"))),
     Plot("Staleness", "updates", (("staleness", "mean"),)),
@@ -46,9 +49,24 @@ def plots_for(keys: Iterable[str]) -> list[Plot]:
     plots = [Plot(plot.title, plot.unit, tuple(line for line in plot.lines if line[0] in present)) for plot in PLOTS]
     sources = tuple((key, key.removeprefix(REWARD_PREFIX)) for key in present if key.startswith(REWARD_PREFIX))
     phases = tuple((key, key.removeprefix(PHASE_PREFIX).replace("_", " ")) for key in present if key.startswith(PHASE_PREFIX))
-    plots.insert(1, Plot("Reward by source", "score", sources))
+    plots.insert(1, Plot(SOURCES, "score", sources))
     plots.append(Plot("Phases of a step", "s", phases, stacked=True))
     return [plot for plot in plots if plot.lines]
+
+
+def quiet_plots(plots: Iterable[Plot], rows: Sequence[dict[str, Any]]) -> set[str]:
+    """Return the titles of plots without signal: lines that never move, differ by rounding alone, or repeat the reward."""
+    quiet = set()
+    for plot in plots:
+        lines = [[value for row in rows if isinstance(value := row.get(key), int | float)] for key, _ in plot.lines]
+        floor = ROUNDING if plot.title == PARITY else 0.0
+        still = all(max(values, default=0.0) - min(values, default=0.0) <= floor for values in lines)
+        repeats = plot.title == SOURCES and lines == [
+            [row["reward_mean"] for row in rows if row.get("reward_mean") is not None]
+        ]
+        if (still and len(rows) > 1) or repeats:
+            quiet.add(plot.title)
+    return quiet
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from paras2s.rollout.store import (
     step_summary,
     steps_kept,
 )
+from paras2s.run import flatten
 from paras2s.studio.folders import OutsideError
 from paras2s.studio.run_state import RunFiles
 from paras2s.studio.web import Needed, Studio, integer_of, json_response
@@ -56,17 +57,15 @@ def routes(studio: Studio) -> list[BaseRoute]:
     def show(request: Request) -> Response:
         address = request.query_params.get("run", "")
         files = RunFiles(studio.folders, address)
-        name, has_rollouts = studio.folders.path(address).name, files.path(FOLDER) is not None
-        return studio.page(
-            request, "rollouts.html.j2", address=address, name=name, has_rollouts=has_rollouts, problems=files.problems
-        )
+        has_rollouts = files.path(FOLDER) is not None
+        return studio.run_page(request, "rollouts.html.j2", address, files.problems, has_rollouts=has_rollouts)
 
     def steps(request: Request) -> Response:
         folder = rollouts_folder(studio, request)
         index, problem = index_of(folder)
-        return json_response(
-            {"steps": [step_summary(step, index.get(step, ())) for step in steps_shown(studio, folder)], "problem": problem}
-        )
+        summaries = [step_summary(step, index.get(step, ())) for step in steps_shown(studio, folder)]
+        noise = noise_of(RunFiles(studio.folders, request.query_params["run"]).config())
+        return json_response({"steps": summaries, "problem": problem, "noise": noise})
 
     def step(request: Request) -> Response:
         folder, number = rollouts_folder(studio, request), integer_of(request, "step")
@@ -78,7 +77,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
                 "group": group,
                 "question": questions(rows[0].query_id),
                 "gain": gain_of(rows, firsts.get(rows[0].query_id)),
-                "answers": [asdict(row) for row in rows],
+                "answers": [vars(row) for row in rows],
             }
             for group, rows in by_group(answers).items()
         ]
@@ -118,6 +117,12 @@ def routes(studio: Studio) -> list[BaseRoute]:
         Route("/api/rollouts/query", query),
         Route("/sound", sound),
     ]
+
+
+def noise_of(config: dict[str, Any]) -> float:
+    """Return the judge's noise in points of reward, `align.sampling.flat_std`; 0 where the settings do not say."""
+    value = flatten(config).get("align.sampling.flat_std")
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def rollouts_folder(studio: Studio, request: Request) -> Path:

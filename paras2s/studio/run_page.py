@@ -1,7 +1,8 @@
-"""The page of one run: its state, alerts, curves as they grow, and the scores of its bench."""
+"""A run: the overview of its state and of whether it helped, its curves as they grow, and both with its answers as a report."""
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import asdict
 from typing import Any
@@ -10,20 +11,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from paras2s.bench.paras2s.metrics import cell
-from paras2s.rollout.timeline import FILE
-from paras2s.run import STAGES
-from paras2s.studio.alerts import find_alerts
-from paras2s.studio.curves import plots_for, read_log
-from paras2s.studio.run_state import RunFiles, interval_of, read_state
+from paras2s.errors import DataError
+from paras2s.rollout.store import FOLDER
+from paras2s.run import REPORT, STAGES
+from paras2s.studio.alerts import find_alerts, unusual_steps
+from paras2s.studio.answers import read_bench
+from paras2s.studio.curves import plots_for, quiet_plots, read_log
+from paras2s.studio.overview import overview_of
+from paras2s.studio.run_state import RunFiles, read_state
 from paras2s.studio.web import Studio, integer_of, json_response
+
+REPORT_PATH = "/report"
 
 
 def routes(studio: Studio) -> list[BaseRoute]:
-    """Return the routes of the page and of the JSON that keeps it live."""
-
-    def show(request: Request) -> Response:
-        return studio.page(request, "run.html.j2", **run_values(studio, request.query_params.get("run", "")))
+    """Return the routes of the overview, the curves, the report, and the JSON that keeps them live."""
 
     def state(request: Request) -> Response:
         return json_response(asdict(read_state(studio.folders, request.query_params.get("run", ""), time.time())))
@@ -35,30 +37,59 @@ def routes(studio: Studio) -> list[BaseRoute]:
         rows = part.rows if part.anew else read_log(path).rows
         return json_response({**asdict(part), **described(config, rows)} if part.rows or part.anew else asdict(part))
 
-    return [Route("/run", show), Route("/api/run", state), Route("/api/metrics", metrics)]
+    pages = (("/run", "run.html.j2"), ("/curves", "curves.html.j2"), (REPORT_PATH, "report.html.j2"))
+    return [
+        *(Route(path, functools.partial(show, studio, template)) for path, template in pages),
+        Route("/api/run", state),
+        Route("/api/metrics", metrics),
+    ]
 
 
-def run_values(studio: Studio, address: str) -> dict[str, Any]:
-    """Return the values of a run's page, for its template and those that extend it."""
-    files = RunFiles(studio.folders, address)
-    systems = bench_table(files.json("bench/summary.json") or {})
-    return {
-        "run": read_state(studio.folders, address, time.time()),
-        "stages": STAGES,
-        "systems": systems,
-        "has_rollouts": files.path("rollouts") is not None,
-        "has_timeline": files.path(FILE) is not None,
-    }
+def show(studio: Studio, template: str, request: Request) -> Response:
+    """Answer with a page of a run; what cannot be read is named on it.
+
+    Raises:
+        DataError: a report of a run that was not benched.
+    """
+    address = request.query_params.get("run", "")
+    files, benched = RunFiles(studio.folders, address), read_bench(studio.folders.path(address))
+    if request.url.path == REPORT_PATH and not benched.rows:
+        raise DataError("this run has no report yet: it was not benched; `paras2s bench contrasts` or `paras2s demo` does it")
+    run = read_state(studio.folders, address, time.time())
+    remarks, agreement = files.json(REPORT) or {}, files.json("reward/agreement.json") or {}
+    values = overview_of(benched, agreement)
+    problems = dict.fromkeys([*run.problems, *files.problems, *benched.problems])
+    has_rollouts = files.path(FOLDER) is not None
+    return studio.run_page(
+        request,
+        template,
+        address,
+        list(problems),
+        run=run,
+        stages=STAGES,
+        has_rollouts=has_rollouts,
+        remarks=_remarks(remarks),
+        **values,
+    )
+
+
+def _remarks(remarks: dict[str, Any]) -> tuple[str, list[tuple[str, str]], list[str]]:
+    """Return what the pipeline says of a run in `report.json`: a line, facts by name, and notes; other forms are left out."""
+    facts, notes = (value if isinstance(value := remarks.get(key), list) else [] for key in ("facts", "notes"))
+    pairs = [(str(fact[0]), str(fact[1])) for fact in facts if isinstance(fact, list) and len(fact) == 2]
+    return str(remarks.get("subtitle", "")), pairs, [str(note) for note in notes]
 
 
 def described(config: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the plots that these rows fill, and the alerts they raise."""
+    """Return the plots that these rows fill, the alerts they raise, and the steps that leave their curve."""
     sampling = _object(_object(config.get("align")).get("sampling"))
     size = {name: _count(sampling.get(key)) for name, key in (("group_size", "group_size"), ("queries", "queries_per_step"))}
-    keys = dict.fromkeys(key for row in rows for key in row)
+    plots = plots_for(dict.fromkeys(key for row in rows for key in row))
+    quiet = quiet_plots(plots, rows)
     return {
-        "plots": [asdict(plot) for plot in plots_for(keys)],
+        "plots": [{**asdict(plot), "quiet": plot.title in quiet} for plot in plots],
         "alerts": [asdict(alert) for alert in find_alerts(rows, **size)],
+        "unusual": [asdict(step) for step in unusual_steps(rows)],
     }
 
 
@@ -68,24 +99,3 @@ def _object(value: Any) -> dict[str, Any]:
 
 def _count(value: Any) -> int | None:
     return value if isinstance(value, int) else None
-
-
-def _cell(value: Any, factor: float = 1.0, digits: int = 2) -> str:
-    """Return a figure of a summary, or the word that it cannot be read, beside those that can."""
-    try:
-        return cell(value, factor, digits)
-    except (TypeError, KeyError, ValueError):
-        return "unreadable"
-
-
-def bench_table(summary: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each system of a bench's summary, best first: the overall score with its interval, and categories."""
-    rows = []
-    for name, entry in summary.items():
-        if not isinstance(entry, dict) or not isinstance(entry.get("overall"), dict):
-            continue
-        score = interval_of(entry["overall"])
-        categories = {key: _cell(value) for key, value in _object(entry.get("categories")).items()}
-        contrast = _cell(entry["contrast"], 100, 0) if entry.get("contrast") else "-"
-        rows.append({"name": name, "score": score, "categories": categories, "contrast": contrast, "judge": entry.get("judge")})
-    return sorted(rows, key=lambda row: -row["score"].mean if row["score"] else 0.0)

@@ -148,12 +148,11 @@ def routes(studio: Studio) -> list[BaseRoute]:
         shown = [step for step in steps if step <= last][-max(1, integer_of(request, "steps", STEPS_SHOWN)) :]
         lanes = lanes_of([row for row in rows if row["step"] in shown])
         length_s = max((piece.end_s for lane in lanes for piece in lane.pieces), default=0.0)
-        return studio.page(
+        return studio.run_page(
             request,
             "timeline.html.j2",
-            address=address,
-            name=studio.folders.path(address).name,
-            problems=files.problems,
+            address,
+            files.problems,
             lanes=lanes,
             styles=styles_of(lanes),
             drawing=draw_lanes(lanes) if lanes else None,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.errors import DataError
+from paras2s.run import RESOLVED
 from paras2s.studio.folders import Folders, OutsideError
 from paras2s.utils.io import read_jsonl
 
@@ -74,6 +75,17 @@ def _run_of(folders: Folders, path: Path) -> str:
             number, name = folders.locate(folder)
             return number if name == "." else f"{number}/{name}"
     raise OutsideError(f"{path.name!r}: outside the given folders")
+
+
+def run_of(folders: Folders, address: str, file: str) -> str | None:
+    """Return the address of the run that holds a file below the folder at `address`; None for a file outside of runs."""
+    for folder in list(folders.path(address, file).parents)[:DEPTH]:
+        if not any(folder.is_relative_to(root) for root in folders.roots):
+            return None
+        if (folder / RESOLVED).is_file():
+            number, name = folders.locate(folder)
+            return number if name == "." else f"{number}/{name}"
+    return None
 
 
 def _sorted(files: dict[str, VerdictFile]) -> list[VerdictFile]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from paras2s.bench.made_from import Fusion, MadeFrom
 from paras2s.bench.results import AnswerRow
+from paras2s.studio.answers import contradicts
 from paras2s.studio.clips import TYPES
 from paras2s.studio.folders import Folders, OutsideError
 
@@ -81,6 +82,7 @@ class Shown:
     sides: Sequence[Side]
     judgements: Sequence[Judgement] = ()
     notes: Sequence[str] = ()
+    style: str = ""
 
 
 # Values of files that may hold anything.
@@ -227,8 +229,8 @@ def shown_row(folders: Folders, folder: Path, row: Row) -> Shown:
     alone = len(answers) == 1
     sides = [Side(sound(name), judgements if alone else ()) for name in answers]
     ids = [f"{name.replace('_', ' ')} {row[name]}" for name in NAMES if isinstance(row.get(name), str | int)]
-    style = [f"spoken {made.style}"] if made and made.style else []
-    return Shown(title_of(row), ", ".join([*ids, *style]), question, sides, () if alone else judgements, notes)
+    style = f"spoken {made.style}" if made and made.style else ""
+    return Shown(title_of(row), ", ".join(ids), question, sides, () if alone else judgements, notes, style)
 
 
 def _fields(blueprint: object) -> list[dict[str, Any]]:
@@ -259,9 +261,10 @@ def shown_answers(folders: Folders, folder: Path, systems: Mapping[str, Sequence
         if answer.duration_s:
             sound = sound_of(folders, folder, name, answer.answer_clip)
         sides.append(Side(sound, [_benched(row) for row in rows], answer.text_stream or "none"))
-    about = f"{first.query_id}, answer {first.answer_index + 1}; {first.category}, spoken {first.style}"
+    about = f"{first.query_id}, answer {first.answer_index + 1}"
     question = sound_of(folders, folder, "Question", first.question_clip)
-    return Shown(first.question_text or first.query_id, about, question, sides)
+    style = f"{first.category}, {first.style}"
+    return Shown(first.question_text or first.query_id, about, question, sides, style=style)
 
 
 def _benched(row: AnswerRow) -> Judgement:
@@ -269,7 +272,7 @@ def _benched(row: AnswerRow) -> Judgement:
     facts = [
         ("Kind of answer", row.family or "not named"),
         ("Tone", _tones(row)),
-        ("Reward model", "none" if row.model_score is None else f"{row.model_score:.2f}"),
+        ("Reward model", _rewarded(row)),
         ("Word errors", errors),
     ]
     facts += [] if row.cost_usd is None else [("Cost", f"{row.cost_usd:.4f} USD")]
@@ -283,6 +286,12 @@ def _benched(row: AnswerRow) -> Judgement:
         reply=row.reply or None,
         words="not measured" if row.transcript is None else row.transcript,
     )
+
+
+def _rewarded(row: AnswerRow) -> str:
+    if row.model_score is None:
+        return "none"
+    return f"{row.model_score:.2f}{', contradicts the judge' if contradicts(row) else ''}"
 
 
 def _tones(row: AnswerRow) -> str:

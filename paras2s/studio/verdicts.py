@@ -1,10 +1,9 @@
-"""Verdicts: the files that hold them, the answers of a bench, and one verdict with all that it was made from."""
+"""Verdicts: the files that hold them, and one verdict with all that it was made from."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -13,11 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from paras2s.bench.results import AnswerRow, load_rows
+from paras2s.bench.paras2s.gain import AFTER, BEFORE
 from paras2s.errors import AssetError, AudioError, DataError
+from paras2s.studio.answers import read_bench
 from paras2s.studio.clips import TYPES
 from paras2s.studio.folders import OutsideError
-from paras2s.studio.verdict_files import find_files, read_rows
+from paras2s.studio.verdict_files import find_files, read_rows, run_of
 from paras2s.studio.verdict_view import Row, group_of, judgements_of, shown_answers, shown_row, title_of
 from paras2s.studio.web import Needed, Studio, integer_of, json_response
 
@@ -29,40 +29,8 @@ LONGEST_RECOGNISED_S = 120.0
 PER_PART = 100
 # Rows of the same item that may be shown beside a single answer.
 MOST_PEERS = 50
-# Two systems that an export shows beside each other, whatever else it has.
-TRAINED = ("aligned", "sft")
-
-
-@dataclass(frozen=True)
-class Benched:
-    """A run's rows by question (query and number of the answer) and system, a row a judge; and files that cannot be read."""
-
-    rows: dict[tuple[str, int], dict[str, list[AnswerRow]]]
-    problems: tuple[str, ...]
-
-    @property
-    def systems(self) -> list[str]:
-        """All systems, in the order in which they were read."""
-        return list(dict.fromkeys(system for by_system in self.rows.values() for system in by_system))
-
-
-def read_bench(run: Path) -> Benched:
-    """Return all verdicts below RUN/bench, or in a folder of `bench paras2s`: those of the bench's own judge first."""
-    rows: dict[tuple[str, int], dict[str, list[AnswerRow]]] = {}
-    problems = []
-    bench = run / "bench" if (run / "bench").is_dir() else run
-    paths = [*sorted(bench.glob("*.jsonl")), *(sorted(bench.glob("*/*.jsonl")) if bench != run else ())]
-    for path in paths:
-        # A link could lead to any file of this machine.
-        if not path.resolve().is_relative_to(run.resolve()):
-            problems.append(f"{path.relative_to(run)}: a link that leaves the run")
-            continue
-        try:
-            for row in load_rows(path):
-                rows.setdefault((row.query_id, row.answer_index), {}).setdefault(row.system, []).append(row)
-        except DataError as error:
-            problems.append(str(error))
-    return Benched(rows, tuple(problems))
+# The systems that are shown side by side unless the address names others.
+POLICIES = (BEFORE, AFTER)
 
 
 def measure(path: Path) -> dict[str, Any]:
@@ -119,6 +87,11 @@ def verdict_address(run: str, key: tuple[str, int], systems: list[str]) -> str:
     return "/verdict?" + urlencode({"run": run, "query": key[0], "n": key[1], "system": systems}, doseq=True)
 
 
+def side_by_side(systems: list[str]) -> list[str]:
+    """Return the systems that are shown first: the policy and its warm-up where both answered, else the first two."""
+    return list(POLICIES) if set(POLICIES) <= set(systems) else systems[:2]
+
+
 def row_address(run: str, file: str, row: int) -> str:
     """Return the address of the page of a row of a file."""
     return "/verdict?" + urlencode({"run": run, "file": file, "row": row})
@@ -128,8 +101,7 @@ def needed(studio: Studio, address: str) -> Iterator[Needed]:
     """Yield the requests of a run's verdicts: each clip and what is measured on it; and the policy beside its warm-up."""
     clips: dict[str, None] = {}
     for key, by_system in read_bench(studio.folders.path(address)).rows.items():
-        if all(system in by_system for system in TRAINED):
-            yield Needed(verdict_address(address, key, list(TRAINED)), page=True)
+        yield Needed(verdict_address(address, key, side_by_side(list(by_system))), page=True)
         for rows in by_system.values():
             clips[rows[0].question_clip] = None
             if rows[0].duration_s:
@@ -147,10 +119,9 @@ def needed(studio: Studio, address: str) -> Iterator[Needed]:
 
 
 def routes(studio: Studio) -> list[BaseRoute]:
-    """Return the routes of the files of verdicts, a file's rows, a bench's answers, a verdict, and a clip's measurements."""
+    """Return the routes of the files of verdicts, a file's rows, a verdict, and a clip's measurements."""
     return [
         Route("/verdicts", functools.partial(show_files, studio)),
-        Route("/answers", functools.partial(show_answers, studio)),
         Route("/verdict", functools.partial(show_verdict, studio)),
         Route("/api/measured", functools.partial(measurements, studio)),
         Route("/api/words", functools.partial(words_in_place, studio)),
@@ -195,15 +166,6 @@ def _file(studio: Studio, request: Request) -> tuple[str, str, tuple[dict[str, A
     return address, file, read_rows(path)
 
 
-def show_answers(studio: Studio, request: Request) -> Response:
-    """Show the table of a bench's answers."""
-    address = request.query_params.get("run", "")
-    run = studio.folders.path(address)
-    benched = read_bench(run)
-    links = {key: verdict_address(address, key, list(by_system)[:2]) for key, by_system in benched.rows.items()}
-    return studio.page(request, "answers.html.j2", address=address, name=run.name, benched=benched, links=links)
-
-
 def show_verdict(studio: Studio, request: Request) -> Response:
     """Show one row of a file of verdicts, or a benched question with two systems' answers."""
     return _show_row(studio, request) if request.query_params.get("file") else _show_benched(studio, request)
@@ -223,9 +185,7 @@ def _show_row(studio: Studio, request: Request) -> Response:
     group = group_of(rows[at]) if len(shown.sides) == 1 else None
     peers = [index for index, row in enumerate(rows) if group is not None and index != at and group_of(row) == group]
     near = {"previous": at - 1 if at else None, "next": at + 1 if at + 1 < len(rows) else None}
-    return studio.page(
-        request,
-        "verdict.html.j2",
+    values = dict(
         page=shown,
         sides=sides,
         back=("/verdicts?" + urlencode({"run": address, "file": file}), file),
@@ -234,6 +194,12 @@ def _show_row(studio: Studio, request: Request) -> Response:
         if peers
         else [],
         near={way: row_address(address, file, index) for way, index in near.items() if index is not None},
+    )
+    run = run_of(studio.folders, address, file)
+    return (
+        studio.page(request, "verdict.html.j2", **values)
+        if run is None
+        else studio.run_page(request, "verdict.html.j2", run, **values)
     )
 
 
@@ -251,18 +217,19 @@ def _show_benched(studio: Studio, request: Request) -> Response:
     if by_system is None:
         raise DataError(f"{key[0]!r}, answer {key[1]}: the bench of {run.name} has no such question")
     chosen = [name for name in request.query_params.getlist("system") if name in by_system]
-    shown = list(dict.fromkeys(chosen))[:2] or list(by_system)[:2]
+    shown = list(dict.fromkeys(chosen))[:2] or side_by_side(list(by_system))
     keys = list(benched.rows)
     at = keys.index(key)
     near = {"previous": keys[at - 1] if at else None, "next": keys[at + 1] if at + 1 < len(keys) else None}
     page = shown_answers(studio.folders, run, {name: by_system[name] for name in shown})
     names = [(name, name) for name in by_system]
-    return studio.page(
+    return studio.run_page(
         request,
         "verdict.html.j2",
+        address,
         page=page,
         sides=page.sides,
-        back=("/answers?" + urlencode({"run": address}), "Answers"),
+        back=None,
         fields={"run": address, "query": key[0], "n": key[1]},
         choices=[("With" if side else "Show", "system", names, (shown[side:] or [""])[0]) for side in (0, 1)],
         near={way: verdict_address(address, neighbour, shown) for way, neighbour in near.items() if neighbour is not None},

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from jinja2 import Environment
 from starlette.requests import Request
@@ -16,19 +17,28 @@ from starlette.responses import HTMLResponse, Response
 
 from paras2s import __version__
 from paras2s.errors import DataError
+from paras2s.run import RESOLVED
 from paras2s.studio.folders import Folders
+from paras2s.studio.run_state import RunFiles
 from paras2s.utils.html import template_folder
 
+ANSWERS = "/answers"
+# The pages of a run. A folder that holds a bench's answers and no run has those alone.
+TABS = (("Overview", "/run"), ("Answers", ANSWERS), ("Curves", "/curves"), ("Rollouts", "/rollouts"), ("Timeline", "/timeline"))
 HERE = Path(__file__).parent
 TEMPLATES, STATIC = HERE / "templates", HERE / "static"
 
 
 @dataclass(frozen=True)
 class Export:
-    """A static copy of the studio: when it is made, in words, and which of the kept steps of a run it shows."""
+    """A static copy of the studio: when it is made, in words, and which of the kept steps of a run it shows.
+
+    `contrasts` is the most that it shows of a bench's contrasts; None: all.
+    """
 
     made: str
     choose_steps: Callable[[Sequence[int]], list[int]]
+    contrasts: int | None = None
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,13 @@ class Studio:
         # wavesurfer.js writes the style of its shadow root as an element.
         response.headers["Content-Security-Policy"] = content_policy(nonce)
         return response
+
+    def run_page(self, request: Request, template: str, address: str, problems: Sequence[str] = (), **values: Any) -> Response:
+        """Return a page of a run, which has its `address`, `name` and `problems`, and the tabs that all its pages share."""
+        name, files = self.folders.path(address).name, RunFiles(self.folders, address)
+        is_run = files.path(RESOLVED) is not None
+        tabs = [(title, path, f"{path}?{urlencode({'run': address})}") for title, path in TABS if is_run or path == ANSWERS]
+        return self.page(request, template, address=address, name=name, tabs=tabs, problems=problems, **values)
 
 
 def content_policy(nonce: str | None = None) -> str:

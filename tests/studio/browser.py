@@ -61,14 +61,10 @@ def opened() -> Iterator[Any]:
         browser.close()
 
 
-def serious_findings(page: Any) -> list[str]:
-    """What axe-core calls serious or critical on the page as it is; it does not fetch the style sheets again."""
+def findings(page: Any) -> list[str]:
+    """All that axe-core finds on the page as it is, its advice on good practice too; it does not fetch style sheets again."""
     page.evaluate(AXE.read_text())
     found = page.evaluate(
         "axe.run(document, {resultTypes: ['violations'], preload: false}).then((result) => result.violations)"
     )
-    return [
-        f"{one['id']}: {one['help']}: {[node['html'][:160] for node in one['nodes'][:4]]}"
-        for one in found
-        if one["impact"] in ("serious", "critical")
-    ]
+    return [f"{one['id']}: {one['help']}: {[node['html'][:160] for node in one['nodes'][:4]]}" for one in found]

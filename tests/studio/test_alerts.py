@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paras2s.studio.alerts import find_alerts
+from paras2s.studio.alerts import find_alerts, unusual_steps
 
 
 def rows(count: int, **curves: Any) -> list[dict[str, Any]]:
@@ -84,3 +84,19 @@ def test_a_curve_that_leaves_its_band_is_named(kind: str, made: list[dict[str, A
 )
 def test_a_calm_run_raises_none(made: list[dict[str, Any]]) -> None:
     assert find_alerts(made, group_size=8, queries=16) == []
+
+
+def test_steps_at_which_kl_or_gradient_leap_are_unusual() -> None:
+    made = [{"step": step, "kl": 0.01 * (step + 1), "grad_norm": 1.0} for step in range(40)]
+    assert unusual_steps(made) == []
+    made[20]["kl"], made[30]["grad_norm"] = 1.9, 4.0
+    # The median around step 20 is 0.21; one that is not measured counts for nothing.
+    made[31]["grad_norm"] = None
+    found = [(one.step, one.key, one.text) for one in unusual_steps(made)]
+    assert found == [
+        (20, "kl", "KL to the warm-up 1.90, 9 times the usual"),
+        (30, "grad_norm", "gradient norm 4.00, 4 times the usual"),
+    ]
+    for step in range(10):
+        made[3 * step]["grad_norm"] = 50.0 + step
+    assert [one.step for one in unusual_steps(made) if one.key == "grad_norm"] == [21, 24, 27]

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from data_gen.test_human_check import dataset
-from studio.browser import PATIENCE_MS, opened, serious_findings, served
+from studio.browser import PATIENCE_MS, findings, opened, served
 from tiny.studies import QUESTIONS, answer_pair, make, pair_items, single_items
 
 from paras2s.data_gen.curation.human_check import load_decisions, open_check
@@ -202,7 +202,7 @@ def test_skip_comment_and_undo_on_a_phone_in_the_dark(browser: Any, tmp_path: Pa
         assert page.inner_text("#text") == HOSTILE
         assert page.title() == "A study"
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
-        assert serious_findings(page) == []
+        assert findings(page) == []
         page.keyboard.press("c")
         page.keyboard.type("5 " + HOSTILE)
         page.keyboard.press("Escape")
@@ -237,7 +237,7 @@ def test_takes_are_checked_by_keyboard(browser: Any, tmp_path: Path) -> None:
         page.wait_for_selector('[data-clip="1"] .plays:has-text("once")')
         assert page.inner_text("#text") == "Words."
         assert page.inner_text("#questions .choices").split("\n") == ["Accept 1", "Reject r"]
-        assert serious_findings(page) == []
+        assert findings(page) == []
         for done, key in enumerate("1rr1"):
             wait_for_count(page, done, 5)
             assert page.inner_text("#left") == ("less than a minute left" if done == 3 else "")
@@ -270,7 +270,7 @@ def test_a_person_is_added_and_the_link_works(browser: Any, tmp_path: Path) -> N
     with served([tmp_path]) as address:
         page = open_page(browser, errors, viewport={"width": 400, "height": 800})
         page.goto(f"{address}/studies")
-        assert serious_findings(page) == []
+        assert findings(page) == []
         page.click("main a")
         # Its script runs: else the form would be sent as a link.
         page.wait_for_selector("#results:has-text('no item has two annotators')")
@@ -278,10 +278,10 @@ def test_a_person_is_added_and_the_link_works(browser: Any, tmp_path: Path) -> N
         page.keyboard.press("Enter")
         page.wait_for_selector(".links a")
         page.wait_for_selector("#results:has-text('no item has two annotators')")
-        assert serious_findings(page) == []
+        assert findings(page) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
         page.click(".links a")
         page.wait_for_selector("#item:not([hidden])")
-        assert serious_findings(page) == []
+        assert findings(page) == []
         wait_for_count(page, 0, 2)
         assert errors == []

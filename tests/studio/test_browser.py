@@ -1,4 +1,4 @@
-"""The studio in a real Chromium: lists, compares, follows a run, filters and plays, by keyboard, at 400 px, dark, accessible.
+"""The studio in a real Chromium: lists, compares, follows a run, filters and plays, by keyboard, at 390 px, dark, accessible.
 
 Not covered: another browser, and what comes out of a loudspeaker.
 """
@@ -9,33 +9,58 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from studio.browser import PATIENCE_MS, opened, serious_findings, served
-from studio.world import make_run, metrics_row
+from studio.browser import PATIENCE_MS, findings, opened, served
+from studio.world import GROUP, HOSTILE, QUERIES, make_run, metrics_row, rewards_of, rollout
+from tiny.studies import make, pair_items
 
+from paras2s.bench.results import load_rows, save_rows
+from paras2s.rollout.store import FOLDER, write_step
+from paras2s.train.advantages import advantages_of
 from paras2s.utils.io import append_jsonl, write_jsonl
 
 # A clip plays for half a second, which a busy machine may not see: what has played is noted on the page.
 NOTE_PLAYING = """() => new MutationObserver(() => {
   if (document.querySelector(".play[aria-pressed=true]")) document.body.dataset.played = "yes";
 }).observe(document.body, { subtree: true, attributes: true, attributeFilter: ["aria-pressed"] })"""
-PAGES = ("/", "/run?run=0/one", "/compare?run=0/one&run=0/two", "/rollouts?run=0/one&step=2", "/timeline?run=0/one")
+VERDICT = "/verdict?run=0/one&query=t0&n=0"
+PAGES = (
+    "/", "/run?run=0/one", "/answers?run=0/one&system=all", "/curves?run=0/one", "/rollouts?run=0/one&step=2",
+    "/timeline?run=0/one", VERDICT, "/report?run=0/one", "/compare?run=0/one&run=0/two", "/verdicts", "/leaderboard",
+    "/studies", "/study/0/study",
+)  # fmt: skip
+# Answers that a page with all of a large step would draw.
+MANY = 5000
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    make_run(folder / "one")
+    one = make_run(folder / "one")
     make_run(folder / "two", score=3.0, seed=7)
+    benched = load_rows(one / "bench/aligned.jsonl")
+    for system, scores in {"sft": (2.0, 5.0, None, 3.0), "topline": (5.0, 5.0, 5.0, 5.0)}.items():
+        rows = [
+            replace(row, system=system, score=score, unscored=None if score else HOSTILE, fitting=(score or 0) >= 4)
+            for row, score in zip(benched, scores, strict=True)
+        ]
+        save_rows(one / f"bench/{system}.jsonl", rows)
+    odd = [replace(row, model_score=1.5 if row.query_id == "t2" else row.score) for row in benched]
+    save_rows(one / "bench/aligned.jsonl", odd)
+    make(folder, "pair", pair_items(folder, 2), "ann")
     live = make_run(folder / "live", steps=20)
     for name in ("bench/summary.json", "aligned/trainer.json"):
         (live / name).unlink()
     write_jsonl(live / "metrics.jsonl", [metrics_row(step) for step in range(3)])
+    many = [rollout(QUERIES[0], 0)] * (MANY // GROUP + 1)
+    rewards = [rewards_of(0)[1]] * len(many)
+    write_step(make_run(folder / "many", steps=1) / FOLDER, 1, many, rewards, advantages_of(rewards, "none").groups)
     # The order of the list, whatever the clock's resolution.
-    for age_s, name in enumerate(("one", "two", "live")):
+    for age_s, name in enumerate(("one", "two", "live", "many")):
         config = folder / name / "config.resolved.yaml"
         os.utime(config, (time.time() - age_s, time.time() - age_s))
     return folder
@@ -110,7 +135,7 @@ def test_runs_are_found_chosen_and_compared_by_keyboard(page: Any) -> None:
 
 def test_a_run_is_followed_as_it_goes(page: Any, runs: Path) -> None:
     page.clock.install()
-    page.goto("/run?run=0/live")
+    page.goto("/curves?run=0/live")
     page.wait_for_selector("#run[data-state=running][data-read]")
     assert page.text_content("#steps") == "3"
     for step in range(3, 12):
@@ -123,6 +148,85 @@ def test_a_run_is_followed_as_it_goes(page: Any, runs: Path) -> None:
     before = page.input_value("#smoothing")
     page.keyboard.press("]")
     assert float(page.input_value("#smoothing")) > float(before)
+
+
+def test_a_curve_leads_to_the_rollouts_of_a_step_by_mouse_and_by_keyboard(page: Any) -> None:
+    page.goto("/curves?run=0/one")
+    page.wait_for_selector("#run[data-read]")
+    # What never moves is folded away.
+    assert page.locator("#quiet summary").text_content().startswith("Without signal: ")
+    assert page.locator("#quiet .panel h3", has_text="Gradient norm").count() == 1
+    curve = page.locator("#plots .plot").first
+    box = curve.bounding_box()
+    # The plot begins right of the labels of its axis; step 1 is at a third of four steps.
+    curve.click(position={"x": 52 + (box["width"] - 52) / 3, "y": 60})
+    page.wait_for_selector("#rollouts[data-step='1']")
+    page.go_back()
+    page.wait_for_selector("#run[data-read]")
+    curve.focus()
+    for key in ("ArrowLeft", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector("#rollouts[data-step='2']")
+
+
+def shown_questions(page: Any) -> list[str]:
+    return [
+        str(change)
+        for change in page.locator(".question-box .change").evaluate_all("all => all.map((one) => one.firstChild.data)")
+    ]
+
+
+def test_answers_are_sorted_by_change_filtered_and_all_of_it_is_in_the_address(page: Any) -> None:
+    page.goto("/answers?run=0/one")
+    page.wait_for_selector("#answers[data-shown='4']")
+    # 4.5 less 5, 4.5 less 3, 4 less 2; one has no score of the warm-up.
+    assert shown_questions(page) == ["-0.50", "+1.50", "+2.00"]
+    first = page.locator(".question-box").first
+    assert first.locator(".who").all_text_contents() == ["sft", "aligned"]
+    assert first.locator("header .chip").all_text_contents() == ["age", "child"]
+    page.select_option("[name=sort]", "best")
+    page.select_option("[name=system]", "all")
+    assert shown_questions(page) == ["+2.00", "+1.50", "-0.50"]
+    assert page.locator(".question-box").first.locator(".who").all_text_contents() == ["sft", "aligned", "topline"]
+    page.select_option("[name=gap]", "reward")
+    assert page.locator(".contradicts").text_content() == "reward model 1.50"
+    page.fill("[name=find]", "question")
+    page.wait_for_url("**/answers?run=0%2Fone&sort=best&system=all&gap=reward&find=question")
+    page.reload()
+    page.wait_for_selector("#answers[data-shown='0']")
+    page.fill("[name=find]", "")
+    page.wait_for_selector("#answers[data-shown='1']")
+    page.evaluate(NOTE_PLAYING)
+    page.locator("li .play").first.click()
+    page.wait_for_selector("body[data-played]")
+    page.locator("h1").click()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/verdict?**")
+    # The words and the scores stand above every picture of sound.
+    page.locator(".wave canvas").nth(1).wait_for(state="attached")
+    words, wave = page.locator("section[data-answer] article").first.bounding_box(), page.locator(".wave").first.bounding_box()
+    assert words["y"] + words["height"] <= wave["y"]
+    assert page.locator("nav.tabs [aria-current]").text_content() == "Answers"
+
+
+def test_five_thousand_rollouts_take_less_than_a_second(page: Any) -> None:
+    took_ms = []
+    for _ in range(3):
+        page.goto("/rollouts?run=0/many&step=1")
+        page.wait_for_selector("#rollouts[data-step='1']")
+        took_ms.append(page.evaluate("performance.now()"))
+        if min(took_ms) < 1000:
+            break
+    assert min(took_ms) < 1000
+    assert page.get_attribute("#rollouts", "data-shown") == str(MANY // GROUP + 1)
+    drawn = page.locator("#groups article").count()
+    assert 0 < drawn <= 40
+    page.locator("button.more").scroll_into_view_if_needed()
+    page.wait_for_function(f"document.querySelectorAll('#groups article').length > {drawn}")
+    page.select_option("#filter", "flat")
+    assert page.get_attribute("#rollouts", "data-shown") == "0"
+    page.wait_for_url("**&step=1&filter=flat")
 
 
 def test_rollouts_are_sorted_filtered_played_and_opened(page: Any) -> None:
@@ -174,7 +278,17 @@ def test_rollouts_are_sorted_filtered_played_and_opened(page: Any) -> None:
     page.wait_for_selector("#rollouts[data-step='2']")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
+def test_advantages_have_one_scale_a_step_grey_below_the_judges_noise(page: Any) -> None:
+    page.goto("/rollouts?run=0/one")
+    page.wait_for_selector("#rollouts[data-step='3']")
+    bars = page.locator("tr.answer .track i").evaluate_all("all => all.map((one) => [one.className, one.style.width])")
+    # q0 has no spread, q1 is 1 around its mean and q2 is 2: the widest fills its side, and 0 is grey.
+    grey, half, full = "above noise", "25%", "50%"
+    assert bars == [[grey, "0%"]] * 3 + [["below", half], [grey, "0%"], ["above", half], ["below", full], ["above", full]]
+    assert "-0.00" not in page.text_content("#groups")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
 def test_pages_are_accessible_and_fit(examined_page: Any, width: int, scheme: str) -> None:
     page = examined_page
     page.set_viewport_size({"width": width, "height": 800})
@@ -187,7 +301,7 @@ def test_pages_are_accessible_and_fit(examined_page: Any, width: int, scheme: st
             page.keyboard.press("j")
             page.keyboard.press("Enter")
             page.wait_for_selector(".detail .token")
-        assert serious_findings(page) == [], place
+        assert findings(page) == [], place
         assert page.evaluate("document.documentElement.scrollWidth") <= width, place
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(15, 20, 26)") == (scheme == "dark")

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 import soundfile
-from studio.browser import PATIENCE_MS, opened, serious_findings
+from studio.browser import PATIENCE_MS, findings, opened
 from studio.world import HOSTILE, make_run, tone
 from tiny.world import invoke
 
@@ -88,7 +88,7 @@ def data_at(out: Path, address: str) -> Any:
 def test_the_pages_their_data_and_their_sounds_are_there(exported: Path) -> None:
     index = index_of(exported)
     routes = {json.loads(name)[0] for name, file in index.items() if isinstance(file, str) and file.endswith(".html")}
-    assert routes == {"/", "/run", "/compare", "/rollouts", "/answers", "/verdict", "/report", "/timeline"}
+    assert routes == {"/", "/run", "/compare", "/curves", "/rollouts", "/answers", "/verdict", "/report", "/timeline"}
     assert all((exported / file).is_file() for file in index.values() if isinstance(file, str))
     assert data_at(exported, "/api/run?run=0/one")["state"] == "finished"
     assert [row["step"] for row in data_at(exported, "/api/metrics?run=0/one&offset=0&file=")["rows"]] == [0, 1, 2, 3]
@@ -161,6 +161,8 @@ def test_a_sound_is_compressed_and_the_same() -> None:
         ("/api/metrics?run=0&offset=0&file=", "/api/metrics?run=0", True),
         ("/api/rollouts/step?run=0&step=0", "/api/rollouts/step?run=0", False),
         ("/compare?run=1&run=2", "/compare?run=2&run=1", False),
+        ("/rollouts?run=0&step=3", "/rollouts?run=0", True),
+        ("/answers?run=0&gap=reward", "/answers?run=1", False),
         ("/clip?name=a%26b&run=1", "/clip?name=a&b=&run=1", False),
     ],
 )
@@ -383,8 +385,11 @@ def test_it_opens_from_disk_and_plays(browser: Any, exported: Path) -> None:
         page.click("a.open:text-is('one')")
         page.wait_for_selector("#run[data-read]")
         assert page.text_content("#steps") == "4"
-        assert page.locator("#plots .panel canvas").count() > 8
-        page.keyboard.press("r")
+        page.click("nav >> text=Curves")
+        page.wait_for_selector("#plots .panel canvas")
+        assert page.locator(".panel canvas").count() > 8
+        page.locator("#plots .plot").first.focus()
+        page.keyboard.press("Enter")
         page.wait_for_selector("#rollouts[data-step='3']")
         page.keyboard.press("j")
         page.keyboard.press("Space")
@@ -421,16 +426,22 @@ def test_runs_are_compared_and_answers_opened_from_disk(browser: Any, exported: 
         page.wait_for_url((exported / "index.html").as_uri())
         page.click("a.open:text-is('one')")
         page.click("nav >> text=Answers")
-        page.locator("tbody a").first.click()
+        # Filters work from disk, and stay in the address.
+        page.fill("[name=find]", "nothing like it")
+        page.wait_for_selector("#answers[data-shown='0']")
+        page.reload()
+        page.wait_for_selector("#answers[data-shown='0']")
+        page.fill("[name=find]", "")
+        page.locator("li a", has_text="verdict").first.click()
         page.locator(".wave canvas").nth(1).wait_for(state="attached")
         # What no page of the export is says so in place.
-        for place, system in enumerate(("topline", "sft")):
+        for place, system in enumerate(("topline", "aligned")):
             page.locator("select[name=system]").nth(place).select_option(system)
         page.locator("form button", has_text="Show").click()
         assert "not part of the export" in page.text_content("#not-exported")
-        page.locator("select[name=system]").nth(0).select_option("aligned")
+        page.locator("select[name=system]").nth(0).select_option("sft")
         page.locator("form button", has_text="Show").click()
-        page.wait_for_url(re.compile(r"/verdict-[0-9a-f]+\.html\?.*system=aligned&system=sft"))
+        page.wait_for_url(re.compile(r"/verdict-[0-9a-f]+\.html\?.*system=sft&system=aligned"))
 
 
 def test_reports_play_from_disk(browser: Any, exported: Path) -> None:
@@ -439,6 +450,7 @@ def test_reports_play_from_disk(browser: Any, exported: Path) -> None:
         page.wait_for_selector("#plots canvas")
         page.locator(".play").first.click()
         played(page, exported)
+        assert "not part" not in page.text_content("main")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
@@ -446,7 +458,7 @@ def test_exported_pages_are_accessible_and_fit(browser: Any, exported: Path, wid
     index = index_of(exported)
     pages = [
         next(file for name, file in index.items() if json.loads(name)[0] == route)
-        for route in ("/", "/run", "/rollouts", "/verdict", "/report")
+        for route in ("/", "/run", "/curves", "/answers", "/rollouts", "/verdict", "/report")
     ]
     # axe-core sets inline styles of its own to measure contrast.
     with visited(browser, exported, bypass_csp=True, color_scheme=scheme) as page:
@@ -454,5 +466,5 @@ def test_exported_pages_are_accessible_and_fit(browser: Any, exported: Path, wid
         for file in pages:
             page.goto((exported / file).as_uri())
             page.wait_for_load_state("networkidle")
-            assert serious_findings(page) == [], file
+            assert findings(page) == [], file
             assert page.evaluate("document.documentElement.scrollWidth") <= width, file

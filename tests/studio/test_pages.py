@@ -24,7 +24,7 @@ from paras2s.errors import ConfigError
 from paras2s.rollout.store import INDEX, step_path
 from paras2s.studio.app import make_app
 from paras2s.studio.compare import config_differences
-from paras2s.studio.curves import plots_for, read_log
+from paras2s.studio.curves import plots_for, quiet_plots, read_log
 from paras2s.studio.folders import open_folders
 from paras2s.studio.rollouts import evenly
 from paras2s.studio.run_state import Interval, read_state
@@ -165,11 +165,11 @@ def test_a_running_stage_says_what_it_does(tmp_path: Path) -> None:
         ("metrics.jsonl", '{"step": 0, "reward_mean": NaN}\nnot json\n{"step": 1}\n{"st', ""),
         ("metrics.jsonl", '{"step": 0, "reward_mean": 1e999, "kl": 1' + "0" * 400 + "}\n", ""),
         ("config.resolved.yaml", "name: x\nalign: {sampling: [1]}\n", "its setting align.sampling"),
-        ("bench/summary.json", '{"aligned": {"overall": {"mean": 3}, "categories": {"age": 3, "tone": {}}}}', "unreadable"),
-        ("bench/summary.json", '{"aligned": {"overall": {"mean": 3}, "categories": [], "contrast": 1}}', "unreadable"),
+        ("bench/summary.json", '{"aligned": {"overall": {"mean": 3}, "categories": {"age": 3, "tone": {}}}}', ""),
+        ("reward/agreement.json", '{"held_out": 3, "held_out_by_category": {"age": [], "tone": {"pearson": "x"}}}', ""),
         ("timings.json", '{"data": "long"}', ""),
         ("data/queries.parquet", "broken", ""),
-        ("bench/aligned.jsonl", '{"system": 1}\n', ""),
+        ("bench/aligned.jsonl", '{"system": 1}\n', "aligned.jsonl:1"),
     ],
 )
 def test_what_is_broken_is_a_message_in_its_place(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -177,7 +177,7 @@ def test_what_is_broken_is_a_message_in_its_place(tmp_path: Path, name: str, con
     make_run(tmp_path / "two")
     write_text(run / name, content)
     client = TestClient(make_app([tmp_path]), base_url="http://127.0.0.1", raise_server_exceptions=True)
-    for address in ("/", "/run?run=0/one", "/compare?run=0/two&run=0/one", "/rollouts?run=0/one"):
+    for address in ("/", "/run?run=0/one", "/curves?run=0/one", "/compare?run=0/two&run=0/one", "/rollouts?run=0/one"):
         assert get(client, address).status_code == 200
     assert message in get(client, "/run?run=0/one").text
     assert isinstance(get(client, "/api/metrics?run=0/one")["rows"], list)
@@ -227,6 +227,23 @@ def test_sources_and_phases_have_plots() -> None:
     assert found["Phases of a step"].stacked
 
 
+def test_panels_without_signal_are_quiet() -> None:
+    rows = [
+        {
+            "step": step,
+            "reward_mean": 3.0 + step,
+            "reward/model": 3.0 + step,
+            "clipped_share": 0.0,
+            "parity_text_mean": 1e-7 * step,
+        }
+        for step in range(3)
+    ]
+    plots = plots_for(rows[0])
+    assert quiet_plots(plots, rows) == {"Reward by source", "Clipped", "Sampler against learner"}
+    rows[1] |= {"clipped_share": 0.1, "parity_text_mean": 0.01, "reward/model": 2.0}
+    assert quiet_plots(plots, rows) == set()
+
+
 def test_settings_that_differ() -> None:
     one, other = {"seed": 0, "run_dir": "a", "align": {"lr": 1, "steps": 3}}, {"seed": 0, "run_dir": "b", "align": {"lr": 2}}
     assert config_differences([one, other]) == [("align.lr", ["1", "2"]), ("align.steps", ["3", "not set"])]
@@ -247,6 +264,8 @@ def test_a_comparison_is_paired_by_question(client: TestClient) -> None:
 def test_a_step_of_rollouts(client: TestClient) -> None:
     listed = get(client, "/api/rollouts?run=0/one")
     assert [one["step"] for one in listed["steps"]] == [0, 1, 2, 3]
+    # The judge's noise, of the settings.
+    assert listed["noise"] == 0.02
     assert (listed["steps"][1]["flat"], listed["steps"][1]["unscored"], listed["steps"][1]["widest"]) == (1, 1, 2.0)
     found = get(client, "/api/rollouts/step?run=0/one&step=3")["groups"]
     assert [group["gain"] for group in found] == [0.0, pytest.approx(0.3), 0.0]

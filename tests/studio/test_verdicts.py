@@ -6,16 +6,17 @@ Not covered: whether the contours are right (tests/reward/test_blueprint.py), an
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from studio.browser import PATIENCE_MS, opened, serious_findings, served
+from studio.browser import PATIENCE_MS, findings, opened, served
 from tiny.studies import bench_row, bench_run, tone
 
 from paras2s.run import RESOLVED
+from paras2s.studio.answers import read_bench
 from paras2s.studio.app import make_app
-from paras2s.studio.verdicts import read_bench
 
 HOSTILE = "</script><img src=x onerror=\"document.title='hacked'\">"
 ONE = {"run": "0", "query": "q1", "n": "0"}
@@ -55,10 +56,18 @@ def test_a_link_out_of_the_run_is_not_followed(run: Path, client: TestClient, tm
     assert (answer.status_code, "a link" in answer.text) == (403, True)
 
 
-def test_the_table_and_a_question(client: TestClient) -> None:
-    table = client.get("/answers?run=0").text
-    assert "5.00 · 3.00" in table
-    assert "unscored" in table
+def scores(client: TestClient, question: int, answer: int) -> list[float | None]:
+    found = client.get("/api/answers?run=0").json()["questions"][question]["answers"][answer]
+    return [None if one is None else one["score"] for one in found["verdicts"]]
+
+
+def test_the_answers_and_a_question(client: TestClient) -> None:
+    assert [scores(client, *at) for at in ((0, 0), (0, 1), (0, 2), (1, 1))] == [
+        [5.0, 3.0],
+        [2.0, None],
+        [1.0, None],
+        [None, None],
+    ]
     page = client.get("/verdict", params={**ONE, "system": ["b", "a"]}).text
     assert page.index("<h2>b</h2>") < page.index("<h2>a</h2>")
     assert "other/1/y" in page
@@ -75,16 +84,28 @@ def test_questions_that_are_not_there(client: TestClient, change: dict[str, str]
     assert 'role="alert"' in page.text
 
 
+def test_a_verdict_leads_to_the_pages_of_its_run(client: TestClient) -> None:
+    """As every page of a run does: the same tabs, of which one is the page's own."""
+    tabs = ["/run?run=0", "/answers?run=0", "/curves?run=0", "/rollouts?run=0", "/timeline?run=0"]
+    places = [*tabs, "/report?run=0", "/verdict?run=0&query=q1&n=0", "/verdict?run=0&file=bench/a.jsonl&row=0"]
+    own = ["/run", "/answers", "/curves", "/rollouts", "/timeline", "/run", "/answers", "/answers"]
+    for place, current in zip(places, own, strict=True):
+        text = client.get(place).text
+        shown = text[text.index('<nav class="tabs"') : text.index("</nav>", text.index('<nav class="tabs"'))]
+        assert re.findall(r'href="([^"]+)"', shown) == tabs, place
+        assert re.findall(r'href="([^"?]+)[^"]*" aria-current="page"', shown) == [current], place
+
+
 def test_a_broken_file_stands_beside_the_others(client: TestClient, run: Path) -> None:
     (run / "bench" / "c.jsonl").write_text('{"system": 3}\n{"\n{}\n')
-    page = client.get("/answers?run=0").text
-    assert "c.jsonl" in page
-    assert "5.00 · 3.00" in page
+    assert "c.jsonl" in client.get("/answers?run=0").text
+    assert scores(client, 0, 0) == [5.0, 3.0]
 
 
 def test_a_run_without_a_bench_says_so(tmp_path: Path) -> None:
     client = TestClient(make_app([tmp_path]), base_url="http://127.0.0.1:8017")
-    assert "was not benched" in client.get("/answers?run=0").text
+    assert "was not benched" in client.get("/run?run=0").text
+    assert client.get("/api/answers?run=0").json()["questions"] == []
 
 
 def test_measurements_have_units_or_a_reason(client: TestClient, run: Path) -> None:
@@ -123,13 +144,14 @@ def test_the_page_in_a_browser_with_a_missing_clip_and_hostile_words(run: Path) 
         wrong: list[str] = []
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.goto(f"{address}/answers?run=0")
-        assert serious_findings(page) == []
-        page.click("tbody a")
+        page.wait_for_selector(".question-box")
+        assert findings(page) == []
+        page.click(".question-box li a")
         # The other system's sound is drawn, the missing one has its reason in place.
         page.wait_for_selector("section[aria-label='Answer of a'] .notice:has-text('missing')")
         page.wait_for_selector("section[data-clip^='b-'] .wave > div")
-        assert page.locator("article p").first.inner_text() == HOSTILE
+        assert page.locator("article.verdict p").first.inner_text() == HOSTILE
         assert "hacked" not in page.title()
         assert page.evaluate("document.documentElement.scrollWidth") <= 400
-        assert serious_findings(page) == []
+        assert findings(page) == []
         assert wrong == []

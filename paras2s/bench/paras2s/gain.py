@@ -16,6 +16,20 @@ from paras2s.bench.stats import contrast_metric, paired_difference
 
 BEFORE, AFTER = "sft", "aligned"
 ADVICE = "docs/tutorials/when-it-did-not-help.md says what to look at, and what to try."
+# The other systems of a run's bench, by what they bound, with a line that says what each is.
+BOUNDS: Mapping[str, Mapping[str, str]] = {
+    "Baselines": {
+        "bad": "knows the style and answers the other one: a judge that does not put it last is no judge",
+        "constant": "hears nothing: one kind of answer to every question",
+        "style_deaf": "hears nothing: the best guess over both styles of a contrast, by what the judge pays",
+        "cascade": "reads the words and hears no voice: the same answer to both styles",
+        "prosody": "takes the style from a linear classifier on the question's prosody",
+    },
+    "Ceilings": {
+        "flat": "knows the true style: the topline's words, spoken neutrally",
+        "topline": "knows the true style: words and tone as the judge wants them",
+    },
+}
 Outcome = Literal["better", "no difference shown", "worse", "not measured"]
 SENTENCES: Mapping[Outcome, str] = {
     "better": "Reinforcement helped.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,16 +11,20 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from paras2s.errors import ConfigError, DataError
+from paras2s.studio.answers import API as ANSWERS
+from paras2s.studio.answers import sounds_of
 from paras2s.studio.app import app_of
 from paras2s.studio.export.pages import bundle_modules, inline_page, read_page
 from paras2s.studio.export.requests import InProcess, name_of
 from paras2s.studio.export.site import Site, choose_runs
 from paras2s.studio.folders import open_folders
-from paras2s.studio.report_page import PATH
+from paras2s.studio.run_page import REPORT_PATH
 from paras2s.studio.web import Export, Studio, make_templates, show_time
 from paras2s.utils.io import write_text
 
-DATA = ("/api/run", "/api/metrics")
+DATA = ("/api/run", "/api/metrics", ANSWERS)
+# A file of more is hard to send.
+MAX_CONTRASTS = 48
 MEDIA_TYPES = {".ogg": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav", ".mp3": "audio/mpeg", ".m4a": "audio/mp4"}
 
 
@@ -36,18 +41,19 @@ def export_report(folders: Sequence[Path], out: Path, names: Sequence[str]) -> N
             f"--export {out.name}: one file holds one run; name it with --run: {', '.join(run.name for run in runs)}"
         )
     shown = replace(given, listed=frozenset([runs[0].address]))
-    studio = Studio(shown, make_templates(), Export(show_time(time.time()), lambda kept: []))
+    studio = Studio(shown, make_templates(), Export(show_time(time.time()), lambda kept: [], MAX_CONTRASTS))
     query = urlencode({"run": runs[0].address})
     with InProcess(app_of(studio)) as requests:
         site = Site(requests, [str(root) for root in given.roots])
-        reply = requests.get(f"{PATH}?{query}")
+        reply = requests.get(f"{REPORT_PATH}?{query}")
         if reply.problem is not None:
             raise DataError(reply.problem)
         page = reply.body.decode()
         parts = read_page(page)
         files: dict[str, str | list[str]] = {}
         texts: dict[str, str] = {}
-        for address in dict.fromkeys(parts.sounds):
+        view = json.loads(requests.get(f"{ANSWERS}?{query}").body)
+        for address in dict.fromkeys(sounds_of(view)):
             made = site.sound_of(address, drawn=False)
             files[name_of(address)] = [made.problem] if made.problem is not None else _data_uri(*next(iter(made.files.items())))
         for address in (f"{path}?{query}" for path in DATA):

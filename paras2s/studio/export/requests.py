@@ -18,6 +18,8 @@ from starlette.types import ASGIApp, Message
 HOST = b"127.0.0.1"
 # How much of a growing log a page has already. An export has the log at once.
 SO_FAR = ("offset", "file")
+# Pages of a run whose other parameters are read by their scripts: a filter, a step.
+SCRIPTED = ("/answers", "/rollouts")
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def name_of(address: str) -> str:
     The order of parameters does not matter, but that of several values of one does.
     """
     parts = urlsplit(address)
-    given = [pair for pair in parse_qsl(parts.query, keep_blank_values=True) if pair[0] not in SO_FAR]
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    given = [pair for pair in pairs if pair[0] not in SO_FAR and (parts.path not in SCRIPTED or pair[0] == "run")]
     return json.dumps([parts.path, *sorted(given, key=lambda pair: pair[0])], ensure_ascii=False, separators=(",", ":"))
 
 

@@ -7,11 +7,13 @@ export const live = !site;
 
 // How much of a growing log a page has already. An export has the log at once.
 const SO_FAR = ["offset", "file"];
+// Pages of a run whose other parameters are read by their scripts: a filter, a step.
+const SCRIPTED = ["/answers", "/rollouts"];
 
 /** The name of an address in an export's index, the same as that of `name_of` in `export/requests.py`. */
 function nameOf(address) {
   const { pathname, searchParams } = new URL(address, "http://studio");
-  const given = [...searchParams].filter(([key]) => !SO_FAR.includes(key));
+  const given = [...searchParams].filter(([key]) => !SO_FAR.includes(key) && (key === "run" || !SCRIPTED.includes(pathname)));
   return JSON.stringify([pathname, ...given.sort(([one], [other]) => (one < other ? -1 : one > other ? 1 : 0))]);
 }
 
@@ -60,6 +62,9 @@ export async function readSound(address) {
   throw new Error(page.querySelector("[role=alert]")?.textContent || "This sound cannot be shown.");
 }
 
+/** Whether a page can be opened: of an export only what it holds. */
+export const exists = (address) => live || typeof site.files[nameOf(address)] === "string";
+
 /** Open another page of the studio. */
 export function openPage(address) {
   try {
@@ -87,10 +92,16 @@ function note(text) {
   notice.scrollIntoView({ block: "nearest" });
 }
 
-// A form leads to another page, which an export has or has not.
+// A form, or a link that a script wrote, leads to another page, which an export has or has not.
 if (!live) {
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="/"]');
+    if (!link) return;
+    event.preventDefault();
+    openPage(link.getAttribute("href"));
+  });
   document.addEventListener("submit", (event) => {
-    if (event.target.method !== "get") return;
+    if (event.target.method !== "get" || !event.target.hasAttribute("action")) return;
     event.preventDefault();
     openPage(`${event.target.getAttribute("action")}?${new URLSearchParams(new FormData(event.target))}`);
   });

@@ -43,8 +43,34 @@ export class Panel {
     parent.append(this.box);
   }
 
-  draw(steps, lines, smoothing) {
+  /** Let a click, or arrows and Enter, open a step. */
+  opens(open) {
+    if (this.open) return;
+    this.open = open;
+    const area = this.area, move = (by) => {
+      const last = this.plot.data[0].length - 1, at = Math.min(last, Math.max(0, (this.plot.cursor.idx ?? last) + by));
+      this.plot.setCursor({ left: this.plot.valToPos(this.plot.data[0][at], "x"), top: 0 });
+    };
+    const keys = { ArrowLeft: () => move(-1), ArrowRight: () => move(1), Enter: () => this.#enter() };
+    for (const [name, value] of Object.entries({ role: "slider", tabindex: "0", title: "click: the rollouts of this step", "aria-valuemin": "0" })) area.setAttribute(name, value);
+    area.addEventListener("click", () => this.#enter());
+    area.addEventListener("keydown", (event) => {
+      if (!keys[event.key]) return;
+      event.preventDefault();
+      event.stopPropagation();
+      keys[event.key]();
+    });
+  }
+
+  #enter() {
+    const all = this.plot.data[0];
+    this.open(all[this.plot.cursor.idx ?? all.length - 1]);
+  }
+
+  /** Draw lines over steps; `marks` are steps that leave the curve. */
+  draw(steps, lines, smoothing, marks = this.marks ?? []) {
     this.last = [steps, lines, smoothing];
+    this.marks = marks;
     const known = (values) => values.filter((value) => value !== null && value !== undefined);
     const latest = lines.map((line) => known(line.values).at(-1));
     this.legend.replaceChildren(...lines.map((line, number) => element("li", {},
@@ -78,8 +104,31 @@ export class Panel {
       scales: { x: { time: false }, y: { range: (_, low, high) => (low === high ? [low - (Math.abs(low) || 1) / 2, low + (Math.abs(low) || 1) / 2] : uPlot.rangeNum(low, high, 0.1, true)) } },
       axes: [{ ...axis, size: 26, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? tick : "")) },
              { ...axis, size: 52, values: (_, ticks) => ticks.map(short) }],
-      hooks: { setCursor: [(plot) => this.#point(plot, lines, latest)] },
+      hooks: { setCursor: [(plot) => this.#point(plot, lines, latest)], draw: [(plot) => this.#mark(plot)] },
     }, data, this.area);
+    if (this.open) this.#value(steps.at(-1), `step ${steps.at(-1)}`, steps.at(-1));
+  }
+
+  /** A dashed line at each marked step. */
+  #mark(plot) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.strokeStyle = ink("--alert");
+    ctx.setLineDash([4, 4]);
+    for (const step of this.marks) {
+      const x = Math.round(plot.valToPos(step, "x", true));
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  #value(step, text, last) {
+    this.area.setAttribute("aria-valuenow", step);
+    this.area.setAttribute("aria-valuetext", text);
+    if (last !== undefined) this.area.setAttribute("aria-valuemax", last);
   }
 
   #point(plot, lines, latest) {
@@ -89,6 +138,7 @@ export class Panel {
       const value = at === null ? latest[number] : lines[number].values[at];
       item.lastChild.textContent = `${lines[number].name} ${short(value)}${at === null ? "" : ` at ${plot.data[0][at]}`}`;
     });
+    if (this.open && at !== null) this.#value(plot.data[0][at], `step ${plot.data[0][at]}: ${this.legend.textContent}`);
   }
 
   redraw() { if (this.last) this.draw(...this.last); }

@@ -3,6 +3,7 @@
 import { keepPlace, placeOf } from "./data.js";
 import { element, fetchJson, onKey } from "./studio.js";
 import { Deck } from "./deck.js";
+import { Shown } from "./shown.js";
 import { wireLevel } from "./level.js";
 import { setLoop, toggle } from "./player.js";
 import { showSound } from "./sound.js";
@@ -12,9 +13,10 @@ const get = (id) => document.getElementById(id);
 const run = encodeURIComponent(page.dataset.run);
 const wanted = placeOf();
 const deck = new Deck(get("deck"), false);
-let steps = [], at = 0, groups = [], cursor = -1, sources = [];
+const shown = new Shown(get("groups"), (group) => groupBox(steps[at].step, group));
+let steps = [], at = 0, groups = [], cursor = -1, sources = [], most = 0, noise = 0;
 
-const fixed = (value, digits = 2) => (value === null || value === undefined ? "-" : value.toFixed(digits));
+const fixed = (value, digits = 2) => (value === null || value === undefined ? "-" : value.toFixed(digits).replace(/^-(0\.0*)$/, "$1"));
 const known = (answers) => answers.map((answer) => answer.reward).filter((value) => value !== null);
 const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
 const place = (step, answer) => `run=${run}&step=${step}&group=${answer.group}&answer=${answer.answer}`;
@@ -30,28 +32,29 @@ function say(text, bad = true) {
   get("message").replaceChildren(...(text ? [element("p", { class: `notice${bad ? " bad" : ""}` }, text)] : []));
 }
 
-/** A bar from the middle: right and green above 0, left and red below. */
-function advantageBar(value, most) {
+/** A bar from the middle: right and green above 0, left and red below, grey where the judge's noise is as large; one scale a step. */
+function advantageBar(value, isNoise) {
   if (value === null) return element("span", { class: "soft small" }, "none");
-  const bar = element("i", { class: value < 0 ? "below" : "above" });
+  const bar = element("i", { class: `${value < 0 ? "below" : "above"}${isNoise ? " noise" : ""}` });
   bar.style.width = `${(50 * Math.abs(value)) / (most || 1)}%`;
-  return element("span", { class: "advantage", title: `advantage ${fixed(value, 3)}` }, element("span", { class: "track" }, bar), element("span", { class: "number small" }, fixed(value)));
+  return element("span", { class: "advantage", title: `advantage ${fixed(value, 3)}${isNoise ? `, no further from the group's mean reward than the judge's noise of ${noise}` : ""}` }, element("span", { class: "track" }, bar), element("span", { class: "number small" }, fixed(value)));
 }
 
-function answerRow(step, answer, most, tag = "tr") {
+function answerRow(step, answer, middle) {
   const play = element("button", { type: "button", class: "play", "data-clip": `/sound?${place(step, answer)}`, "aria-label": `Play answer ${answer.answer + 1}` }, "▶");
   const open = element("button", { type: "button", class: "quiet open", "aria-expanded": "false", "aria-label": `Waveform and tokens of answer ${answer.answer + 1}` }, "⌄");
   const reward = answer.unscored === null
-    ? element("td", { class: "r" }, element("b", {}, fixed(answer.reward)))
-    : element("td", { class: "r" }, element("span", { class: "chip bad" }, "unscored"));
+    ? element("td", { class: "r reward" }, element("b", {}, fixed(answer.reward)))
+    : element("td", { class: "r reward" }, element("span", { class: "chip bad" }, "unscored"));
   const words = element("td", { class: "words" }, answer.text || element("span", { class: "soft" }, "(no words)"),
     answer.finish_reason === "length" ? element("span", { class: "chip" }, "cut off") : null,
     answer.unscored === null ? null : element("div", { class: "small problem" }, answer.unscored));
-  const row = element(tag, { class: "answer", tabindex: "-1" }, element("td", {}, play), words, reward,
-    ...sources.map((source) => element("td", { class: "r soft" }, fixed(answer.parts[source]))),
-    element("td", {}, advantageBar(answer.advantage, most)),
-    element("td", { class: "r soft" }, String(answer.steps)),
-    element("td", { class: "r soft small mono" }, String(answer.seed)), element("td", {}, open));
+  const isNoise = answer.reward !== null && Math.abs(answer.reward - middle) <= noise;
+  const row = element("tr", { class: "answer", tabindex: "-1" }, element("td", {}, play), words, reward,
+    ...sources.map((source) => element("td", { class: "r soft wide" }, fixed(answer.parts[source]))),
+    element("td", { class: "gained" }, advantageBar(answer.advantage, isNoise)),
+    element("td", { class: "r soft wide" }, String(answer.steps)),
+    element("td", { class: "r soft small mono wide" }, String(answer.seed)), element("td", { class: "opens" }, open));
   open.addEventListener("click", () => detail(row, step, answer, open));
   row.dataset.query = answer.query_id;
   return row;
@@ -73,12 +76,12 @@ async function detail(row, step, answer, button) {
 }
 
 function answerTable(step, answers) {
-  const most = Math.max(0, ...answers.map((answer) => Math.abs(answer.advantage ?? 0)));
-  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Answers" }, element("table", {},
+  const middle = mean(known(answers));
+  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Answers" }, element("table", { class: "answers" },
     element("thead", {}, element("tr", {}, element("th", {}, element("span", { class: "hidden-text" }, "Play")), element("th", {}, "Answer"), element("th", { class: "r" }, "Reward"),
       ...sources.map((source) => element("th", { class: "r" }, source)), element("th", {}, "Advantage"), element("th", { class: "r" }, "Steps"), element("th", { class: "r" }, "Seed"),
       element("th", {}, element("span", { class: "hidden-text" }, "Waveform and tokens")))),
-    element("tbody", {}, ...answers.map((answer) => answerRow(step, answer, most)))));
+    element("tbody", {}, ...answers.map((answer) => answerRow(step, answer, middle)))));
 }
 
 function questionTitle(question, level = "h2") {
@@ -86,20 +89,21 @@ function questionTitle(question, level = "h2") {
     ? element("button", { type: "button", class: "play question", "data-clip": `/clip?run=${run}&name=${encodeURIComponent(question.clip)}`, "aria-label": "Play the question" }, "▶")
     : null;
   return element("div", { class: "question" }, play, element(level, {}, question.text || question.id),
-    ...[question.category, question.style].filter(Boolean).map((word) => element("span", { class: "chip" }, word)));
+    ...[question.category, question.style ?? "style not labelled"].filter(Boolean).map((word) => element("span", { class: "chip" }, word)));
 }
 
 function groupBox(step, group) {
   const values = known(group.answers), through = element("button", { type: "button", class: "through" }, "Through training");
   through.addEventListener("click", () => showStrip(group.question.id));
   const facts = [`mean ${fixed(mean(values))}`, `spread ${fixed(spread(group.answers))}`];
-  if (group.gain !== null) facts.push(`${group.gain >= 0 ? "+" : "−"}${fixed(Math.abs(group.gain))} since its first step`);
+  if (group.gain !== null) facts.push(`${group.gain >= 0.005 ? "+" : ""}${fixed(group.gain)} since its first step`);
   if (values.length < group.answers.length) facts.push(`${group.answers.length - values.length} unscored`);
   return element("article", { class: "box group", "data-query": group.question.id },
     element("header", {}, questionTitle(group.question), element("span", { class: "soft small number" }, facts.join(" · ")), through),
     answerTable(step, group.answers));
 }
 
+const FIELDS = ["sort", "filter", "find"];
 const ORDERS = {
   order: (group) => group.group,
   spread: (group) => -(spread(group.answers) ?? -1),
@@ -116,14 +120,20 @@ const FILTERS = {
 
 function showGroups() {
   const order = ORDERS[get("sort").value], words = get("find").value.trim().toLowerCase();
-  const shown = groups.filter(FILTERS[get("filter").value])
+  const found = groups.filter(FILTERS[get("filter").value])
     .filter((group) => !words || [group.question.text, group.question.id, ...group.answers.map((answer) => answer.text)].some((text) => (text || "").toLowerCase().includes(words)))
     .sort((one, other) => order(one) - order(other) || one.group - other.group);
   cursor = -1;
-  get("groups").replaceChildren(...shown.map((group) => groupBox(steps[at].step, group)));
+  shown.show(found);
   deck.prune();
-  if (!shown.length && groups.length) get("groups").append(element("p", { class: "soft" }, "No group of this step is like that."));
-  page.dataset.shown = shown.length;
+  if (!found.length && groups.length) get("groups").append(element("p", { class: "soft" }, "No group of this step is like that."));
+  page.dataset.shown = found.length;
+}
+
+/** The step, and the order and filters that differ from those of a fresh page, in the address. */
+function keep() {
+  const kept = FIELDS.filter((id) => get(id).value !== (get(id).options?.[0].value ?? "")).map((id) => `&${id}=${encodeURIComponent(get(id).value)}`);
+  keepPlace(`?run=${run}&step=${steps[at].step}${kept.join("")}`);
 }
 
 async function showStep(number) {
@@ -134,12 +144,15 @@ async function showStep(number) {
   get("previous").disabled = at === 0;
   get("next").disabled = at === steps.length - 1;
   get("summary").textContent = one.mean === null ? "" : `mean reward ${fixed(one.mean)}, widest spread ${fixed(one.widest)}, ${one.flat} without spread, ${one.unscored} unscored`;
-  keepPlace(`?run=${run}&step=${one.step}`);
+  keep();
   try {
     const found = await fetchJson(`/api/rollouts/step?run=${run}&step=${one.step}`);
     if (steps[at] !== one) return;
     groups = found.groups;
     sources = [...new Set(groups.flatMap((group) => group.answers.flatMap((answer) => Object.keys(answer.parts))))];
+    // A single source is the reward itself.
+    if (sources.length < 2) sources = [];
+    most = groups.reduce((high, group) => group.answers.reduce((top, answer) => Math.max(top, Math.abs(answer.advantage ?? 0)), high), 0);
     say("");
   } catch (error) {
     if (steps[at] !== one) return;
@@ -199,6 +212,7 @@ function hideStrip() { get("strip").hidden = true; }
 function rows() { return [...document.querySelectorAll("#groups tr.answer")]; }
 
 function move(by) {
+  if (cursor + by >= rows().length) shown.grow();
   const all = rows();
   if (!all.length) return;
   all[cursor]?.classList.remove("at");
@@ -225,12 +239,15 @@ get("previous").addEventListener("click", () => showStep(at - 1));
 get("next").addEventListener("click", () => showStep(at + 1));
 get("slider").addEventListener("input", () => showStep(Number(get("slider").value)));
 get("step").addEventListener("change", () => goTo(Number(get("step").value)));
-for (const id of ["sort", "filter"]) get(id).addEventListener("change", showGroups);
-get("find").addEventListener("input", showGroups);
+for (const id of FIELDS) {
+  if (wanted.has(id)) get(id).value = wanted.get(id);
+  if (get(id).options && get(id).selectedIndex < 0) get(id).selectedIndex = 0;
+  get(id).addEventListener("input", () => { showGroups(); keep(); });
+}
 
 try {
   const found = await fetchJson(`/api/rollouts?run=${run}`);
-  steps = found.steps;
+  ({ steps, noise } = found);
   if (found.problem) say(`The query through training and the gains are not shown: ${found.problem}`);
   get("slider").max = Math.max(0, steps.length - 1);
   get("step").max = steps.at(-1)?.step ?? 0;

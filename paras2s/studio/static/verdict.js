@@ -1,5 +1,6 @@
 // A question and its answers: waveform and spectrogram of each clip, and what is measured on it.
 
+import "./player.js";
 import { element, fetchJson, onKey } from "./studio.js";
 import { Panel } from "./plots.js";
 import { Deck } from "./deck.js";
@@ -60,7 +61,8 @@ for (const section of document.querySelectorAll("section[data-clip]")) {
   const { box, ready } = waveBox(`/clip?${query}`, title, deck, isAnswer);
   const details = element("details", {}, element("summary", {}, "Pitch and loudness"));
   const words = element("button", { type: "button", hidden: true }, "Words in their places");
-  heading.after(box);
+  // What was said and judged comes first.
+  section.append(box);
   box.append(words, details);
   details.addEventListener("toggle", () => showMeasured(details, query), { once: true });
   ready.then((clip) => {
