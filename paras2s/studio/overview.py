@@ -82,7 +82,7 @@ def overview_of(benched: Benched, agreement: Mapping[str, Any]) -> dict[str, Any
     except DataError as error:
         benched.problems.append(str(error))
         return values
-    sentence = {"verdict": gain.lines(), "outcome": gain.outcome} if gain else {}
+    sentence: dict[str, Any] = {"verdict": gain.lines(), "outcome": gain.outcome} if gain else {}
     return values | sentence | {"measures": measures, "groups": groups}
 
 

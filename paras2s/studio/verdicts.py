@@ -185,7 +185,7 @@ def _show_row(studio: Studio, request: Request) -> Response:
     group = group_of(rows[at]) if len(shown.sides) == 1 else None
     peers = [index for index, row in enumerate(rows) if group is not None and index != at and group_of(row) == group]
     near = {"previous": at - 1 if at else None, "next": at + 1 if at + 1 < len(rows) else None}
-    values = dict(
+    values: dict[str, Any] = dict(
         page=shown,
         sides=sides,
         back=("/verdicts?" + urlencode({"run": address, "file": file}), file),

@@ -193,7 +193,7 @@ def test_answers_are_sorted_by_change_filtered_and_all_of_it_is_in_the_address(p
     page.fill("[name=find]", "question")
     page.wait_for_url("**/answers?run=0%2Fone&sort=best&system=all&gap=reward&find=question")
     page.reload()
-    page.wait_for_selector("#answers[data-shown='0']")
+    page.wait_for_selector("#answers[data-shown='0']", state="attached")
     page.fill("[name=find]", "")
     page.wait_for_selector("#answers[data-shown='1']")
     page.evaluate(NOTE_PLAYING)
@@ -211,19 +211,21 @@ def test_answers_are_sorted_by_change_filtered_and_all_of_it_is_in_the_address(p
 
 
 def test_five_thousand_rollouts_take_less_than_a_second(page: Any) -> None:
-    took_ms = []
-    for _ in range(3):
-        page.goto("/rollouts?run=0/many&step=1")
-        page.wait_for_selector("#rollouts[data-step='1']")
-        took_ms.append(page.evaluate("performance.now()"))
-        if min(took_ms) < 1000:
-            break
-    assert min(took_ms) < 1000
+    """Of a core: on the page's thread in the browser, and in the server, which is a thread of this process."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    before_s = time.process_time()
+    page.goto("/rollouts?run=0/many&step=1")
+    page.wait_for_selector("#rollouts[data-step='1']")
+    served_s = time.process_time() - before_s
+    metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    assert metrics["TaskDuration"] > 0
+    assert metrics["TaskDuration"] + served_s < 1.0
     assert page.get_attribute("#rollouts", "data-shown") == str(MANY // GROUP + 1)
     drawn = page.locator("#groups article").count()
     assert 0 < drawn <= 40
     page.locator("button.more").scroll_into_view_if_needed()
-    page.wait_for_function(f"document.querySelectorAll('#groups article').length > {drawn}")
+    page.locator("#groups article").nth(drawn).wait_for()
     page.select_option("#filter", "flat")
     assert page.get_attribute("#rollouts", "data-shown") == "0"
     page.wait_for_url("**&step=1&filter=flat")
@@ -285,7 +287,7 @@ def test_advantages_have_one_scale_a_step_grey_below_the_judges_noise(page: Any)
     # q0 has no spread, q1 is 1 around its mean and q2 is 2: the widest fills its side, and 0 is grey.
     grey, half, full = "above noise", "25%", "50%"
     assert bars == [[grey, "0%"]] * 3 + [["below", half], [grey, "0%"], ["above", half], ["below", full], ["above", full]]
-    assert "-0.00" not in page.text_content("#groups")
+    assert page.locator(".advantage").all_text_contents() == ["0.00", "0.00", "0.00", "-1.00", "0.00", "1.00", "-2.00", "2.00"]
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
@@ -293,7 +295,8 @@ def test_pages_are_accessible_and_fit(examined_page: Any, width: int, scheme: st
     page = examined_page
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
-    for place in PAGES:
+    places = list(PAGES)
+    for place in places:
         page.goto(place)
         page.wait_for_load_state("networkidle")
         if place.startswith("/rollouts"):
@@ -301,6 +304,9 @@ def test_pages_are_accessible_and_fit(examined_page: Any, width: int, scheme: st
             page.keyboard.press("j")
             page.keyboard.press("Enter")
             page.wait_for_selector(".detail .token")
+        if place.startswith("/study/"):
+            # The page of a person who takes part is behind a link alone.
+            places.append(str(page.locator("table.links a").first.get_attribute("href")))
         assert findings(page) == [], place
         assert page.evaluate("document.documentElement.scrollWidth") <= width, place
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -428,9 +428,9 @@ def test_runs_are_compared_and_answers_opened_from_disk(browser: Any, exported: 
         page.click("nav >> text=Answers")
         # Filters work from disk, and stay in the address.
         page.fill("[name=find]", "nothing like it")
-        page.wait_for_selector("#answers[data-shown='0']")
+        page.wait_for_selector("#answers[data-shown='0']", state="attached")
         page.reload()
-        page.wait_for_selector("#answers[data-shown='0']")
+        page.wait_for_selector("#answers[data-shown='0']", state="attached")
         page.fill("[name=find]", "")
         page.locator("li a", has_text="verdict").first.click()
         page.locator(".wave canvas").nth(1).wait_for(state="attached")

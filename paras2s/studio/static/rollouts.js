@@ -36,7 +36,7 @@ function say(text, bad = true) {
 function advantageBar(value, isNoise) {
   if (value === null) return element("span", { class: "soft small" }, "none");
   const bar = element("i", { class: `${value < 0 ? "below" : "above"}${isNoise ? " noise" : ""}` });
-  bar.style.width = `${(50 * Math.abs(value)) / (most || 1)}%`;
+  bar.style.width = `${((50 * Math.abs(value)) / (most || 1)).toFixed(1)}%`;
   return element("span", { class: "advantage", title: `advantage ${fixed(value, 3)}${isNoise ? `, no further from the group's mean reward than the judge's noise of ${noise}` : ""}` }, element("span", { class: "track" }, bar), element("span", { class: "number small" }, fixed(value)));
 }
 
@@ -77,7 +77,7 @@ async function detail(row, step, answer, button) {
 
 function answerTable(step, answers) {
   const middle = mean(known(answers));
-  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Answers" }, element("table", { class: "answers" },
+  return element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Answers of group ${answers[0].group + 1}` }, element("table", { class: "answers" },
     element("thead", {}, element("tr", {}, element("th", {}, element("span", { class: "hidden-text" }, "Play")), element("th", {}, "Answer"), element("th", { class: "r" }, "Reward"),
       ...sources.map((source) => element("th", { class: "r" }, source)), element("th", {}, "Advantage"), element("th", { class: "r" }, "Steps"), element("th", { class: "r" }, "Seed"),
       element("th", {}, element("span", { class: "hidden-text" }, "Waveform and tokens")))),
