@@ -427,6 +427,7 @@ def test_runs_are_compared_and_answers_opened_from_disk(browser: Any, exported: 
         page.click("a.open:text-is('one')")
         page.click("nav >> text=Answers")
         # Filters work from disk, and stay in the address.
+        page.wait_for_selector("#answers[data-shown='4']")
         page.fill("[name=find]", "nothing like it")
         page.wait_for_selector("#answers[data-shown='0']", state="attached")
         page.reload()
