@@ -96,12 +96,16 @@ def flatten(settings: Any, before: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """Paths and output of one run. `quiet` drops the bars (for --json and tests), `verbose` adds diagnostics."""
+    """Paths and output of one run. `quiet` drops the bars (for --json and tests), `verbose` adds diagnostics.
+
+    `anyway`: go on with a judge or a reward that its audit refused.
+    """
 
     config: RunConfig
     console: Console
     quiet: bool = False
     verbose: bool = False
+    anyway: bool = False
 
     @property
     def folder(self) -> Path:
@@ -270,10 +274,12 @@ def open_run(
     run_dir: Path | None = None,
     quiet: bool = False,
     verbose: bool = False,
+    anyway: bool = False,
 ) -> Run:
     """Open a run by a preset's name, a YAML config, or a run folder; nothing is written before a stage starts.
 
-    Another seed has a run folder of its own. `quiet` drops progress bars and log lines; `verbose` adds diagnostics.
+    Another seed has a run folder of its own. `quiet` drops progress bars and log lines; `verbose` adds diagnostics;
+    `anyway` goes on with a judge or a reward that its audit refused.
 
     Raises:
         ConfigError: no such preset or file, bad YAML, unknown key, bad value, settings that do not fit the algorithm.
@@ -290,7 +296,7 @@ def open_run(
         path = preset_path(str(config))
     settings = with_run_dir(load_config(path, overrides), run_dir, seed)
     check_algorithm(settings.align)
-    return Run(settings, open_console(to_stderr=quiet), quiet, verbose)
+    return Run(settings, open_console(to_stderr=quiet), quiet, verbose, anyway)
 
 
 def kind_in_run(checkpoint: Path) -> str | None:

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from paras2s.cli.options import Json, parse_overrides, print_json
-from paras2s.cli.run_options import Set
+from paras2s.cli.run_options import Anyway, Set
 
 
 def ablate(
     config: Annotated[Path, typer.Argument(help="YAML of an ablation, or the name of a shipped one (configs/paper).")],
     set_: Set = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved config of every row; run nothing.")] = False,
+    anyway: Anyway = False,
     as_json: Json = False,
 ) -> None:
     """Run a grid of settings that shares common stages, and write one table and its plots."""
@@ -30,7 +31,7 @@ def ablate(
         for row in ablation.rows:
             typer.echo(f"# {row.name}\n{dump_config(row_config(ablation, row, ablation.seeds[0]))}")
         return
-    folder = run_ablation(ablation, open_console(to_stderr=as_json), as_json)
+    folder = run_ablation(ablation, open_console(to_stderr=as_json), as_json, anyway)
     if as_json:
         print_json(read_json(folder / "table.json"))
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from paras2s.cli.options import Json, parse_overrides, print_json
-from paras2s.cli.run_options import Config, RunDir, Seed, Set, Wait
+from paras2s.cli.run_options import Anyway, Config, RunDir, Seed, Set, Wait
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,6 +30,7 @@ def align(
     cluster: Annotated[
         str | None, typer.Option(help="Cluster for --meta (name or YAML). Default: local GPUs, else h100x8.")
     ] = None,
+    anyway: Anyway = False,
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
@@ -37,7 +38,7 @@ def align(
     from paras2s.errors import ConfigError
     from paras2s.run import open_run
 
-    run = open_run(config, parse_overrides(set_), seed, run_dir)
+    run = open_run(config, parse_overrides(set_), seed, run_dir, anyway=anyway)
     if meta:
         from paras2s.pipeline.dry_run import dry_run, dry_run_json
         from paras2s.planning.cluster import load_rates

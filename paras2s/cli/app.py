@@ -10,7 +10,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -34,7 +34,7 @@ from paras2s.cli.doctor import doctor
 from paras2s.cli.export import export
 from paras2s.cli.judge import blueprint, judge_app
 from paras2s.cli.judge_audit import judge_audit
-from paras2s.cli.options import EXIT_CODES
+from paras2s.cli.options import EXIT_CODES, print_failure
 from paras2s.cli.paper import paper
 from paras2s.cli.plan import plan
 from paras2s.cli.probe import probe
@@ -115,7 +115,7 @@ def _root(
 
 
 STOPPED = "paras2s: stopped; the same command continues where this one ended"
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED, TERMINATED, UNREAD = 130, 143, 141
 
 
 def main() -> None:
@@ -130,18 +130,42 @@ def main() -> None:
         app()
     except ParaS2SError as error:
         typer.echo(f"paras2s: {one_line(error)}", err=True)
+        print_failure(one_line(error))
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo(STOPPED, err=True)
         sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        _end_unread()
     except SystemExit as end:
+        # click and rich turn a broken pipe into their exit code 1, which is "unscored" here.
+        if isinstance(end.__context__, BrokenPipeError) or not _flushed():
+            _end_unread()
         # typer turns Ctrl-C into its exit code.
         if end.code in (INTERRUPTED, TERMINATED):
             typer.echo(STOPPED, err=True)
         raise
     except Exception as error:
-        typer.echo(f"paras2s: unexpected {type(error).__name__}: {one_line(error)[:300]}; {_keep_traceback()}", err=True)
+        said = f"unexpected {type(error).__name__}: {one_line(error)[:300]}; {_keep_traceback()}"
+        typer.echo(f"paras2s: {said}", err=True)
+        print_failure(said)
         sys.exit(2)
+
+
+def _flushed() -> bool:
+    """Write what is left of the output; return whether someone still reads it."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return False
+    return True
+
+
+def _end_unread() -> NoReturn:
+    """End without a word, since whoever read the output has enough (`paras2s ... | head`)."""
+    # Python itself writes once more as it ends.
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.exit(UNREAD)
 
 
 def _stop(number: int, _: object) -> None:

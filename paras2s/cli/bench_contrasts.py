@@ -58,7 +58,9 @@ def contrasts(
         exit_if_unscored(report["judge"]["unscored"])
 
 
-def curve(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, as_json: Json = False) -> None:
+def curve(
+    config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, wait: Wait = False, as_json: Json = False
+) -> None:
     """Judge the answers stored at an alignment's evaluations, which tells learning the task from learning the reward."""
     from paras2s.bench.paras2s.curve import describe_curve, judge_curve, write_curve
     from paras2s.data_gen.dataset import load_dataset
@@ -66,6 +68,7 @@ def curve(config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir =
     from paras2s.run import open_run
 
     run = open_run(config, parse_overrides(set_), seed, run_dir, as_json)
+    run.open(wait)
     points = judge_curve(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir))
     plot = write_curve(run, points)
     if as_json:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from paras2s.cli.options import Json, parse_overrides, print_json
-from paras2s.cli.run_options import RunDir, Seed, Set, Verbose, Wait
+from paras2s.cli.run_options import Anyway, RunDir, Seed, Set, Verbose, Wait
 from paras2s.cli.studio import check_installed
 
 
@@ -18,6 +18,7 @@ def demo(
     run_dir: RunDir = None,
     set_: Set = None,
     resume: Annotated[bool, typer.Option(help="Continue a stopped run; finished stages are kept either way.")] = True,
+    anyway: Anyway = False,
     wait: Wait = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the planned stages and the config; run nothing.")] = False,
     verbose: Verbose = False,
@@ -28,7 +29,7 @@ def demo(
     from paras2s.pipeline.demo import announce, run_demo
     from paras2s.run import open_run
 
-    run = open_run(Path(preset), parse_overrides(set_), seed, run_dir, as_json, verbose)
+    run = open_run(Path(preset), parse_overrides(set_), seed, run_dir, as_json, verbose, anyway)
     if dry_run:
         typer.echo(announce(run))
         typer.echo(dump_config(run.config))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from paras2s.cli.options import Json, parse_overrides, print_json
-from paras2s.cli.run_options import Config, RunDir, Seed, Set, Wait
+from paras2s.cli.run_options import Anyway, Config, RunDir, Seed, Set, Wait
 
 
 def distill(
@@ -17,6 +17,7 @@ def distill(
     seed: Seed = None,
     run_dir: RunDir = None,
     export: Annotated[Path | None, typer.Option(help="Folder for the distilled Omni model, merged, for vLLM.")] = None,
+    anyway: Anyway = False,
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
@@ -27,7 +28,7 @@ def distill(
     from paras2s.run import open_run
     from paras2s.utils.io import read_json
 
-    run = open_run(config, parse_overrides(set_), seed, run_dir, as_json)
+    run = open_run(config, parse_overrides(set_), seed, run_dir, as_json, anyway=anyway)
     dataset = load_dataset(run.data_dir)
     run.open(wait)
     run_distill(run, dataset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,9 +55,21 @@ def exit_if_unscored(unscored: object) -> None:
         raise typer.Exit(UNSCORED)
 
 
+_printed = False
+
+
 def print_json(value: Any) -> None:
     """Print a JSON value on standard output; NaN is refused."""
+    global _printed
+    _printed = True
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
+
+
+def print_failure(error: str) -> None:
+    """Print the error of a command with --json that has printed nothing yet, and what its calls cost."""
+    endpoint = sys.modules.get("paras2s.clients.endpoint")
+    if "--json" in sys.argv[1:] and not _printed:
+        print_json({"error": error, **(endpoint.SPENT if endpoint else {"spent_usd": 0.0, "unreported_usd": 0.0})})
 
 
 def print_json_members(members: Iterable[tuple[str, Any]]) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from paras2s.cli.run_options import Anyway
+
 
 def paper(
     only: Annotated[list[str] | None, typer.Option(help="Figure: fig2a, table2 ... Repeatable. Default: all.")] = None,
@@ -14,9 +16,10 @@ def paper(
     run: Annotated[
         bool, typer.Option(help="Run unfinished figures first; --no-run: write the page from finished ones.")
     ] = True,
+    anyway: Anyway = False,
 ) -> None:
     """Run the paper's figures in miniature (hours on a laptop), and write them beside the paper's numbers."""
     from paras2s.experiments.paper import FIGURES, run_figures
     from paras2s.utils.progress import open_console
 
-    typer.echo(run_figures(only or FIGURES, open_console(), False, out, run))
+    typer.echo(run_figures(only or FIGURES, open_console(), False, out, run, anyway))

@@ -43,6 +43,7 @@ def plan(
     """Predict seconds a step, memory a device, device hours and the judge's cost. Exits with 1 if something does not fit."""
     from paras2s.errors import ConfigError
     from paras2s.planning.cluster import load_cluster, load_rates, policy_facts
+    from paras2s.planning.judge_calls import rated_as
     from paras2s.planning.report import plan_json, show_assumptions, show_calibration, show_plan, used_figures
     from paras2s.planning.simulate import make_plan
     from paras2s.run import open_run
@@ -61,7 +62,7 @@ def plan(
     prediction = make_plan(
         run, machines, rates_table, named, prompts, epochs, answer_s, None if timed is None else timed.factors
     )
-    used = used_figures(prediction, rates_table, named.facts, [source.kind for source in run.reward.sources])
+    used = used_figures(prediction, rates_table, named.facts, [rated_as(source) for source in run.reward.sources])
     if as_json:
         print_json(plan_json(prediction, used, timed))
     else:

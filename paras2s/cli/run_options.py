@@ -12,4 +12,5 @@ Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a k
 Seed = Annotated[int | None, typer.Option(help="Seed in place of the config's; the run gets a folder of its own.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print diagnostics as well: every system, filters, judges.")]
 RunDir = Annotated[Path | None, typer.Option(help="Run folder in place of the config's.")]
+Anyway = Annotated[bool, typer.Option("--anyway", help="Go on with a judge or reward that its audit refuses; reports say so.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait while another command works in the run folder.")]

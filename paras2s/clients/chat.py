@@ -195,6 +195,8 @@ class LLMClient:
         self.endpoint = EndpointClient(config, section, calls)
         self.price = self.endpoint.price
         self.calls = 0
+        # Added to each request's sample: an audit asks the same again, and the cache must not answer.
+        self.repeat = 0
         self._structured = config.structured == "auto"
         self._warned_of_model = False
         # OpenAI's newer models refuse max_tokens; many servers do not know max_completion_tokens and would be without a limit.
@@ -242,6 +244,7 @@ class LLMClient:
         on_progress: Callable[[int, int], None] | None,
         usable: Callable[[Reply], bool],
     ) -> list[Reply | JudgeError | BudgetError]:
+        requests = [replace(request, sample=request.sample + self.repeat) for request in requests]
         keys = [request_key(self.config, request) for request in requests]
         cached = self.cache.get_many(keys) if self.cache else {}
         known = {key: reply for key, stored in cached.items() if usable(reply := _from_cache(stored))}

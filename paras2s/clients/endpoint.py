@@ -119,6 +119,10 @@ def retry_after_s(headers: Any, now_s: float) -> float | None:
         return None
 
 
+# What the calls of this process cost, as `Budget` counts it: a command that fails says it as well.
+SPENT = {"spent_usd": 0.0, "unreported_usd": 0.0}
+
+
 class Budget:
     """The cost of finished attempts and the estimated maximum of pending ones: together never more than `limit_usd`.
 
@@ -158,8 +162,10 @@ class Budget:
         self._reserved_usd -= reserved_usd
         if cost_usd is None:
             self.unreported_usd += reserved_usd
+            SPENT["unreported_usd"] += reserved_usd
         else:
             self.spent_usd += cost_usd
+            SPENT["spent_usd"] += cost_usd
 
 
 class PaidError(ValueError):

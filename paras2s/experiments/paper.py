@@ -12,7 +12,7 @@ from paras2s.bench.paras2s.metrics import cell
 from paras2s.configs.schema.ablation import AblationConfig, load_ablation
 from paras2s.configs.schema.base import preset_path
 from paras2s.errors import DataError
-from paras2s.pipeline.ablate import draw, hack_table, judge_claim, paired_claim, run_ablation, score_table
+from paras2s.pipeline.ablate import draw, hack_table, judge_claim, paired_claim, refused_rows, run_ablation, score_table
 from paras2s.utils.io import read_json, write_text
 from paras2s.utils.tables import Table, number_text
 
@@ -39,11 +39,11 @@ def paper_config(name: str) -> AblationConfig:
     return load_ablation(preset_path(name, "paper"))
 
 
-def run_figures(names: Sequence[str], console: Console, quiet: bool, out: Path, run: bool = True) -> Path:
+def run_figures(names: Sequence[str], console: Console, quiet: bool, out: Path, run: bool = True, anyway: bool = False) -> Path:
     """Run the figures that are not whole yet, and write the page with all that there are."""
     for name in names:
         if run:
-            run_ablation(paper_config(name), console, quiet)
+            run_ablation(paper_config(name), console, quiet, anyway)
         page = write_page(out)
     return page
 
@@ -99,6 +99,8 @@ def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> s
     made = f", commit {', '.join(commits)}" if commits else ""
     lines += [f"On {config.queries} queries, {len(rows)} of {total} rows, {minutes:.0f} minutes to align and bench{made}.", ""]
     lines += [score_table(rows).markdown(), "", *filter(None, [_by_category(rows)]), ""]
+    if refused := refused_rows(rows):
+        lines += [*(f"- {line}" for line in refused), ""]
     if hacks := hack_table(rows):
         lines += [hacks.markdown(), ""]
     for kind in config.plots:

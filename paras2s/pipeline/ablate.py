@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from paras2s.bench.audit import audit_warnings
 from paras2s.bench.paras2s.metrics import error_text, summary
 from paras2s.bench.plots.base import svg_of
 from paras2s.bench.plots.curves import Curves
@@ -103,14 +104,19 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks
         "hacks": {kind: asdict(hack) for kind, hack in paid.items()},
         "reward_model_pearson": read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"] if aligned else None,
         "refresh_labels": labels_spent(run) if aligned else 0,
+        "refused": audit_warnings(run.folder),
         "minutes": sum(run.timings().get(stage, 0.0) for stage in ("align", "bench")) / 60,
     }
 
 
-def run_ablation(ablation: AblationConfig, console: Console, quiet: bool) -> Path:
+def run_ablation(ablation: AblationConfig, console: Console, quiet: bool, anyway: bool = False) -> Path:
     """Run all rows for all seeds; return the folder with `table.json`, `table.md` and a plot where rows have a value of `x`."""
     folder = ablation.run_dir / ablation.name
-    runs = [(row, Run(row_config(ablation, row, seed), console, quiet)) for seed in ablation.seeds for row in ablation.rows]
+    runs = [
+        (row, Run(row_config(ablation, row, seed), console, quiet, anyway=anyway))
+        for seed in ablation.seeds
+        for row in ablation.rows
+    ]
     folders = [run.folder for _, run in runs]
     if len(set(folders)) < len(folders):
         raise ConfigError(f"{ablation.name}: two rows would write {max(folders, key=folders.count)}; rename one")
@@ -173,12 +179,18 @@ def markdown(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str:
     """Return the tables for a page, with the ablation's name and what the paper found."""
     tables = [table.markdown() for table in (score_table(rows), hack_table(rows)) if table is not None]
     paper = [f"The paper: {ablation.paper}"] if ablation.paper else []
-    return "\n\n".join([f"`paras2s ablate` {ablation.name}, {ablation.queries} queries.", *tables, *paper]) + "\n"
+    head = f"`paras2s ablate` {ablation.name}, {ablation.queries} queries."
+    return "\n\n".join([head, *tables, *refused_rows(rows), *paper]) + "\n"
 
 
 def score_table(rows: Sequence[dict[str, Any]], title: str = "") -> Table:
     """Return the table of the rows' scores."""
     return Table(COLUMNS, [cells(row) for row in rows], title)
+
+
+def refused_rows(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what the audits refused of rows that went on anyway, a line each."""
+    return [f"{row['row']}, seed {row['seed']}. {said}" for row in rows for said in row.get("refused", ())]
 
 
 def hack_table(rows: Sequence[dict[str, Any]]) -> Table | None:

@@ -12,6 +12,7 @@ from paras2s.data_gen.dataset import ClipFolder, Dataset
 from paras2s.data_gen.policy_inputs import CODEC, question_encoder
 from paras2s.errors import ConfigError, DataError, PolicyError
 from paras2s.grpo import train_grpo
+from paras2s.pipeline.audit import audit_rewards
 from paras2s.pipeline.demonstrations import learned_demonstrations
 from paras2s.pipeline.preflight import check_align
 from paras2s.pipeline.refresh import open_refresher
@@ -116,6 +117,7 @@ def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
             "as they are)"
         )
     check_align(run, resume)
+    audit_rewards(run, dataset, lambda queries: RewardQuestions(run, dataset, queries))
     config = run.config.align
     kind = policy_class(run.config.policy.kind or kind_of(run.sft_dir))
 

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from paras2s import __version__
+from paras2s.bench.audit import audit_warnings
 from paras2s.bench.paras2s.second_judge import describe_agreement
 from paras2s.data_gen.dataset import Dataset
 from paras2s.run import REPORT, STAGES, Run
@@ -110,6 +111,7 @@ def report(run: Run, dataset: Dataset, benched: BenchedRun) -> dict[str, Any]:
     ]
     sources = " and ".join(source.kind for source in run.config.reward.sources)
     notes = [
+        *audit_warnings(run.folder),
         "The questions are spoken by a synthesiser through a vocoder; no human voice is among them.",
         "The judge is a rubric over transcript and tone. Whether an answer takes up the topic is counted, for no points.",
         f"The reward on RL prompts is by {sources}; the table is the judge's, on queries never trained on.",

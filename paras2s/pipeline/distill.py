@@ -12,6 +12,7 @@ import torch
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions
 from paras2s.errors import JudgeError
+from paras2s.pipeline.audit import MODEL, MORE_LABELS, audit_teacher, keep_audit, reward_model_record
 from paras2s.pipeline.demonstrations import first_contrasts
 from paras2s.pipeline.distill_omni import distill_omni
 from paras2s.pipeline.learned_answers import (
@@ -19,6 +20,7 @@ from paras2s.pipeline.learned_answers import (
     KEPT_OUT,
     KEPT_OUT_AGAIN,
     LEARNED,
+    LEARNED_FILE,
     AnswerRow,
     write_answers,
 )
@@ -54,9 +56,6 @@ from paras2s.utils.io import read_json, write_json
 from paras2s.utils.process_pool import cores
 from paras2s.utils.seeds import FirstStep
 
-# In the folder of the reward model.
-LEARNED_FILE = "learned.npz"
-
 
 def run_distill(run: Run, dataset: Dataset) -> RewardModel:
     """Make the preference set and train the reward models, or load the small one where all is whole already."""
@@ -73,6 +72,7 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
     check_decoder(run)
     torch.set_num_threads(cores())
     with run.stage("distill"):
+        audit_teacher(run, dataset, teacher)
         queries = dataset.of_role("preference")
         if config.preference_contrasts is not None:
             queries = first_contrasts(queries, config.preference_contrasts)
@@ -129,6 +129,9 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
         if spent.calls or spent.usd:
             usd = "an unknown price" if spent.usd is None else f"{spent.usd:.4f} USD"
             run.say(f"  the teacher's verdicts cost {usd}, earlier runs' included; {spent.calls} calls now")
+        # It does not pay before this, and `align` refuses it; the labels are kept.
+        if (record := reward_model_record(run, dataset, model)) is not None:
+            keep_audit(run, MODEL, record, MORE_LABELS, stop=False)
         write_json(run.reward_dir / "agreement.json", report)
     describe_reward(run)
     return model

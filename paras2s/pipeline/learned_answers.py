@@ -19,6 +19,8 @@ from paras2s.types import Unscored
 from paras2s.utils.io import parse_json, reading, write_bytes
 
 VERSION = 1
+# In the folder of the reward model.
+LEARNED_FILE = "learned.npz"
 # Parts of a reward model's answers: answers and degenerate ones to learn from, and answers that are kept out, with
 # the policy's own codes and with those that their sound is coded into.
 LEARNED, DEGENERATE, KEPT_OUT, KEPT_OUT_AGAIN = "learned", "degenerate", "kept out", "kept out, coded again"

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from paras2s import __version__
+from paras2s.bench.audit import audit_warnings
 from paras2s.bench.results import load_rows
 from paras2s.bench.stats import contrast_metric, summarise
 from paras2s.configs.schema.base import dump_config
@@ -52,6 +53,7 @@ def model_card(run: Run, updates: int, adapters: bool, missing: Sequence[str]) -
         "",
         _scores(run, updates).markdown(),
         "",
+        *(line for said in audit_warnings(run.folder) for line in (said, "")),
         "## Config",
         "",
         "```yaml",

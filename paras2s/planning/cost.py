@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from paras2s.clients.endpoint import load_prices
-from paras2s.configs.schema.judges import JudgingConfig, find_judge
-from paras2s.configs.schema.run import PolicyConfig, RewardSourceConfig, RunConfig
+from paras2s.configs.schema.run import PolicyConfig, RunConfig
 from paras2s.errors import ConfigError
 from paras2s.planning.cluster import Cluster, Engine, LearnerPlan, MeasuredDevice, PeakDevice, PolicyFacts, Rates, RewardFacts
+from paras2s.planning.judge_calls import calls_of, rated_as
 
 Phase = Literal["train", "read", "decode"]
 GIB = 2**30
@@ -524,9 +523,9 @@ def reward_load(
     processor_s, resident, working, latency_s, usd = 0.0, 0.0, 0.0, 0.0, 0.0
     work, calls, slots, priced = Work(), 0, 1, True
     for source in config.reward.sources:
-        if source.kind not in rates.rewards:
-            raise ConfigError(f"no reward {source.kind!r} in the rates; there are {', '.join(sorted(rates.rewards))}")
-        known = rates.rewards[source.kind]
+        if (kind := rated_as(source)) not in rates.rewards:
+            raise ConfigError(f"no reward {kind!r} in the rates; there are {', '.join(sorted(rates.rewards))}")
+        known = rates.rewards[kind]
         each_s = known.seconds.value if known.seconds else 0.0
         each_s += known.seconds_per_s.value * answer_s if known.seconds_per_s else 0.0
         processor_s += answers * each_s / config.align.workers.reward.count
@@ -534,7 +533,7 @@ def reward_load(
         resident += GIB * known.held_gib.value if known.held_gib is not None else 0.0
         working = max(working, _scored_bytes(known, input_s))
         if known.tokens_in is not None:
-            more, concurrency, call_usd = _calls(source, known, group, input_s)
+            more, concurrency, call_usd = calls_of(source, known, group, input_s)
             calls += more * queries
             slots = cluster.judging.concurrency or concurrency * config.align.workers.reward.count
             latency_s = max(latency_s, known.latency_s.value if known.latency_s else 0.0)
@@ -560,22 +559,3 @@ def _network(known: RewardFacts, input_s: float) -> Work:
     if known.encoder_parameters and known.encoder_positions_per_s:
         products += 2 * known.encoder_parameters.value * known.encoder_positions_per_s.value * input_s
     return Work(products=products)
-
-
-def _calls(source: RewardSourceConfig, known: RewardFacts, group: int, input_s: float) -> tuple[int, int, float | None]:
-    """Return calls a group, calls at once, and USD a call (None: no price is known)."""
-    judge = find_judge(str(source.options.get("judge", "trace"))).config(JudgingConfig)
-    calls = group
-    if source.kind == "pairwise":
-        swiss = source.options.get("schedule", "all") == "swiss"
-        calls = int(source.options.get("rounds", 3)) * (group // 2) if swiss else group * (group - 1) // 2
-        calls *= 2 if judge.judge.both_orders else 1
-    price = load_prices(judge.llm.prices).models.get(judge.llm.model)
-    if price is None or known.tokens_in is None or known.tokens_out is None:
-        return calls, judge.llm.concurrency, None
-    usd = known.tokens_in.value * price.text_in + known.tokens_out.value * price.text_out
-    if judge.judge.reads == "audio":
-        if price.audio_in is None or price.audio_tokens_per_s is None:
-            return calls, judge.llm.concurrency, None
-        usd += input_s * price.audio_tokens_per_s * price.audio_in
-    return calls, judge.llm.concurrency, usd / 1e6

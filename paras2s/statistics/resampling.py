@@ -114,3 +114,29 @@ def mean_by_cluster(
     np.add.at(sums, rows, np.array([(values[number], size) for number in known], dtype=np.float64).reshape(-1, 2))
     ends = interval_of(lambda drawn: ratio(drawn[:, 0], drawn[:, 1]), sums, resamples, is_share=is_share)
     return Share(*ends, len(known), len(values))
+
+
+def mean_by_crossed_clusters(
+    values: Sequence[float | None], clusters: Sequence[tuple[str, ...]], resamples: int = 2_000
+) -> Share:
+    """Return the mean of the values that are not None, each of several clusters at once, with its interval over clusters.
+
+    A resample counts a value as often as it draws all of its clusters together: a comparison of two answers to a question as
+    often as the question and both answers. At 0 and 1 the interval is Wilson's, over the clusters of the place with the fewest.
+    """
+    known = [number for number, value in enumerate(values) if value is not None]
+    if not known:
+        return Share(n_asked=len(values))
+    names, rows = np.unique(np.array([clusters[number] for number in known]), return_inverse=True)
+    cells, cell = np.unique(rows.reshape(len(known), -1), axis=0, return_inverse=True)
+    sums = np.zeros((len(cells), 2))
+    np.add.at(sums, cell.ravel(), np.array([(values[number], 1.0) for number in known]))
+    value, fewest = float(sums[:, 0].sum() / sums[:, 1].sum()), min(len(set(column)) for column in cells.T.tolist())
+    if fewest < 2:
+        return Share(value, None, None, len(known), len(values))
+    drawn = draw(len(names), resamples)
+    counted = np.ones((resamples, len(cells)))
+    for column in cells.T:
+        counted *= drawn[:, column]
+    ends = share_percentiles(value, ratio(*(counted @ sums).T), fewest)
+    return Share(value, *ends, len(known), len(values))

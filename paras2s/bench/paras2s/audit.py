@@ -1,150 +1,265 @@
-"""`paras2s judge audit`: is this judge of any use on these answers? Gold answers against wrong kinds, style by style.
+"""`paras2s judge audit`: asks a judge about answers that are known to be good or wrong by their making.
 
-An overall share hides a judge that is always wrong in one style: a small LLM put 0 of 7 gold answers to sarcastic questions
-above thanks, and 7 of 7 to sincere ones. The answers are a finished run's own, whose kinds are known by their making.
+They are a finished run's answers of the scripted systems, or the demonstrations of a dataset: one to a question of another
+style is wrong.
 """
 
 from __future__ import annotations
 
-import time
+import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+
+from paras2s.audio.clip import Clip, read_clip
+from paras2s.bench.audit import Audit, Compared, Position, contrasts_of, points_of, shares_of
 from paras2s.bench.paras2s.judges import AnswerJudge
 from paras2s.bench.paras2s.scripted_baselines import BAD, FLAT
 from paras2s.bench.paras2s.second_judge import judge_again, take_evenly
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.bench.systems import TOPLINE, Progress
-from paras2s.errors import DataError
-from paras2s.statistics.correlation import Correlation, correlations
+from paras2s.clients.chat import Bill
+from paras2s.data_gen.dataset import Manifest, load_manifest
+from paras2s.data_gen.policy_inputs import CODEC, code_clips
+from paras2s.errors import BudgetError, DataError
+from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Scored, Utterance
+from paras2s.reward.reward_model.disorder import disordered
+from paras2s.statistics.correlation import correlations
 from paras2s.statistics.intervals import Share
 from paras2s.statistics.resampling import mean_by_cluster
+from paras2s.types import Preference, Query, Verdict
 
 Judged = list[tuple[AnswerRow, AnswerRow]]
-CHANCE = 0.5
-SYSTEMS = (TOPLINE, BAD, FLAT)
-# Beside the shares of pairs a judge that gives nearly always the same score tells little.
-MOST_EQUAL = 0.9
+# Gold answers that are compared in both orders, made into hacks, and asked about again: each is a call or several.
+PROBED = 12
+HACKS = ("shuffled", "reversed", "half", "twice", "stutter")
 
 
-@dataclass(frozen=True)
-class Audit:
-    """Shares of pairs ordered rightly, agreement with the run's own judge, and the seconds of a verdict.
+def load_answers(folder: Path) -> tuple[Path, Path, dict[str, list[AnswerRow]]]:
+    """Return the answers of a run or of a dataset by system, the folder that they are of, and that which names clips.
 
-    `wrong_kind` and `wrong_tone` are the shares of gold answers above an answer of a wrong kind and above the same words in a
-    neutral voice, a tie half, by style or "all". `commonest` is the commonest whole score and its share; `cost_usd` is of the
-    replies with a known cost.
+    Of a run they are those to its validation queries where they were benched, else to the test queries, else the
+    demonstrations of its data.
+
+    Raises:
+        DataError: there are no gold answers, or no wrong ones.
     """
+    for rows in (folder / "bench-validation", folder / "bench"):
+        if (rows / f"{TOPLINE}.jsonl").is_file() and (rows / f"{BAD}.jsonl").is_file():
+            return rows, folder, {path.stem: load_rows(path) for path in sorted(rows.glob("*.jsonl"))}
+    data = next((part for part in (folder, folder / "data") if (part / "queries.parquet").is_file()), None)
+    if data is None:
+        raise DataError(
+            f"{folder}: holds no data (queries.parquet), and no {TOPLINE} and {BAD} answers; run paras2s bench contrasts RUN "
+            "--on validation first"
+        )
+    shown = demonstrated_rows(load_manifest(data))
+    if not shown[BAD]:
+        raise DataError(f"{data}: no demonstration has another of its category, to a question in another style, beside it")
+    return data, data, shown
 
-    judge: str
-    answers: str
-    wrong_kind: dict[str, Share]
-    wrong_tone: dict[str, Share]
-    agreement: Correlation
-    n_scored: int
-    n_answers: int
-    commonest: tuple[int, float] | None
-    unscored: dict[str, int]
-    seconds: float
-    cost_usd: float
 
-    @property
-    def at_chance(self) -> list[str]:
-        """The styles in which gold answers are not surely above those of a wrong kind."""
-        named = {style: share for style, share in self.wrong_kind.items() if style != "all"}
-        return [style for style, share in named.items() if share.low is None or share.low <= CHANCE]
+def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, list[AnswerRow]]:
+    """Return demonstrations as gold answers, and beside each as a wrong one that of another style of its category.
 
-    @property
-    def sentence(self) -> str:
-        """The finding in a sentence."""
-        if not self.n_scored:
-            return f"{self.judge} scored none of {self.n_answers} answers: {next(iter(self.unscored), 'no reason is known')}."
-        if self.commonest is not None and self.commonest[1] >= MOST_EQUAL:
-            return f"{self.judge} says {self.commonest[0]} to {self.commonest[1]:.0%} of all answers: it tells nothing."
-        if self.at_chance:
-            return (
-                f"{self.judge} is not told from chance in: {', '.join(self.at_chance)}. Nothing should be trained on it there."
-            )
-        return f"{self.judge} puts gold answers above wrong ones in every style of these answers."
+    That is of the same contrast where there is one. `most`: contrasts of a category.
+    """
+    shown: dict[str, str] = {}
+    for demonstration in dataset.demonstrations:
+        shown.setdefault(demonstration.query_id, demonstration.clip)
+    queries = [query for query in dataset.queries if query.id in shown and query.style is not None]
+    kept = {
+        contrast
+        for category in {query.category for query in queries}
+        for contrast in [*dict.fromkeys(query.contrast_id for query in queries if query.category == category)][:most]
+    }
+    rows: dict[str, list[AnswerRow]] = {TOPLINE: [], BAD: []}
+    for query in queries:
+        others = [other for other in queries if other.category == query.category and other.style != query.style]
+        if others and query.contrast_id in kept:
+            other = next((other for other in others if other.contrast_id == query.contrast_id), others[0])
+            for system, answered in ((TOPLINE, query), (BAD, other)):
+                rows[system].append(_row(query, system, shown[answered.id]))
+    return rows
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the audit as JSON."""
-        return {**asdict(self), "at_chance": self.at_chance, "sentence": self.sentence}
 
-    def table(self) -> list[tuple[str, str, str]]:
-        """Return rows of style, gold above wrong kind, gold above wrong tone."""
+def _row(query: Query, system: str, clip: str) -> AnswerRow:
+    assert query.category is not None
+    return AnswerRow(
+        system=system, query_id=query.id, contrast_id=query.contrast_id, category=query.category, style=query.style or "",
+        question_text=query.text or "", question_clip=query.clip, answer_index=0, text_stream="", transcript=None, tone=None,
+        tone_scores={}, score=None, unscored="not judged yet", reason="", family=None, fitting=False, answer_clip=clip,
+        duration_s=0.0, word_error_rate=None, judge="", model_score=None,
+    )  # fmt: skip
+
+
+class JudgeAudit:
+    """Asks one judge about the answers of a folder, `limit` queries at most."""
+
+    def __init__(self, judge: Judge, folder: Path, limit: int | None) -> None:
+        """Choose the answers.
+
+        Raises:
+            DataError: the folder has none.
+        """
+        self.judge, self._answers = judge, AnswerJudge(judge)
+        self.source, self.root, rows = load_answers(folder)
+        chosen = {row.query_id for row in take_evenly(rows[TOPLINE], limit)}
+        self.given = [row for own in rows.values() for row in own if row.query_id in chosen]
+        # Evenly over the contrasts, the same for each probe.
+        by_contrast: dict[str, AnswerRow] = {row.contrast_id: row for row in self._of(TOPLINE)}
+        self.probed = [*by_contrast.values()][:: max(1, len(by_contrast) // PROBED)][:PROBED]
+
+    def _of(self, system: str) -> list[AnswerRow]:
+        return [row for row in self.given if row.system == system]
+
+    def _clip(self, name: str) -> Clip:
+        return read_clip(self.root / name)
+
+    def _exchanges(self, answers: Sequence[tuple[AnswerRow, Clip]]) -> list[Exchange]:
         return [
-            (style, _share_text(share), _share_text(self.wrong_tone[style]) if style in self.wrong_tone else "")
-            for style, share in self.wrong_kind.items()
+            self.judge.exchange_of(row.question_text, row.style, self.root / row.question_clip, clip) for row, clip in answers
         ]
 
+    def _pairs(self) -> list[Pair]:
+        """Return gold and wrong answers, each pair in both orders; none for a judge that compares by two scores."""
+        if self.judge.scores_alone or type(self.judge).compare_batch is Judge.compare_batch:
+            return []
+        wrong = {(row.query_id, row.answer_index): row for row in self._of(BAD)}
+        made = []
+        for row in self.probed:
+            clips = [self._clip(side.answer_clip) for side in (row, wrong[row.query_id, row.answer_index])]
+            clip = self._clip(row.question_clip) if self.judge.needs_question_audio else None
+            question = Utterance(clip, row.question_text, row.style)
+            made += [Pair(question, *clips), Pair(question, *reversed(clips))]
+        return made
 
-def _share_text(share: Share) -> str:
-    if share.value is None:
-        return f"none of {share.n_asked}"
-    ends = "" if share.low is None or share.high is None else f" ({share.low:.2f} to {share.high:.2f})"
-    return f"{share.value:.2f}{ends}, {share.n} of {share.n_asked}"
+    def _hacks(self) -> list[tuple[AnswerRow, Clip]]:
+        """Return each probed gold answer out of order, kind by kind."""
+        codes, rng = code_clips([self._clip(row.answer_clip) for row in self.probed]), np.random.default_rng(0)
+        both = list(zip(self.probed, codes, strict=True))
+        return [(row, CODEC.decode(disordered(kind, own, rng) if len(own) > 1 else own)) for kind in HACKS for row, own in both]
+
+    def _gold(self) -> list[tuple[AnswerRow, Clip]]:
+        return [(row, self._clip(row.answer_clip)) for row in self.probed]
+
+    def estimate(self) -> Bill:
+        """Return the most that the audit costs."""
+        client = self.judge.client
+        if client is None:
+            return Bill()
+        asked = [(row, self._clip(row.answer_clip)) for row in self.given]
+        # Gold answers are asked about twice.
+        scored = self.judge.requests(self._exchanges([*asked, *self._hacks(), *self._gold()]))
+        return client.estimate([*scored, *self.judge.requests(self._pairs())])
+
+    def run(self, on_progress: Progress) -> tuple[Audit, Judged]:
+        """Judge all answers and return the audit with the rows before and now.
+
+        Raises:
+            BudgetError: the budget ended; replies are cached.
+        """
+        judged = judge_again(self.given, self.root, self._answers, on_progress)
+        both = list(zip(self.given, judged, strict=True))
+        known = [(before.score, now.score, now.contrast_id) for before, now in both if before.score and now.score]
+        gold = {(row.query_id, row.answer_index): row.score for row in judged if row.system == TOPLINE}
+        probed = [gold[row.query_id, row.answer_index] for row in self.probed]
+        again = self._again()
+        costs = [verdict.cost_usd for verdict in again if isinstance(verdict, Verdict) and verdict.cost_usd is not None]
+        wrong, client = compared_rows(judged, BAD), self.judge.client
+        audit = Audit(
+            judge=self._answers.name,
+            answers=str(self.source),
+            wrong_kind=shares_of(wrong),
+            contrasts=contrasts_of(wrong),
+            n_scored=sum(row.score is not None for row in judged),
+            n_answers=len(judged),
+            unscored=dict(Counter(row.unscored or "" for row in judged if row.score is None)),
+            wrong_tone=shares_of(compared_rows(judged, FLAT)),
+            agreement=correlations([pair[:2] for pair in known], [pair[2] for pair in known])[0] if known else None,
+            commonest=commonest_of([(row.score, row.contrast_id) for row in judged]),
+            position=self._position(),
+            hacks=self._worth(probed),
+            repeated=self._share(probed, map(_score, again), operator.eq),
+            seconds=mean_by_cluster([verdict.latency_s for verdict in again if isinstance(verdict, Verdict)], is_share=False),
+            cost_usd=mean_by_cluster(costs, is_share=False) if costs else None,
+            total_usd=0.0 if client is None else client.spent_usd,
+        )
+        return audit, both
+
+    def _score_all(self, answers: Sequence[tuple[AnswerRow, Clip]]) -> list[Scored]:
+        verdicts = self.judge.score_batch(self._exchanges(answers)) if answers else []
+        for verdict in verdicts:
+            if isinstance(verdict, BudgetError):
+                raise verdict
+        return verdicts
+
+    def _again(self) -> list[Scored]:
+        """Score the probed answers once more; an endpoint is asked again, whatever is cached."""
+        client = self.judge.client
+        if client is not None:
+            client.repeat = 1
+        try:
+            return self._score_all(self._gold())
+        finally:
+            if client is not None:
+                client.repeat = 0
+
+    def _worth(self, probed: Sequence[float | None]) -> dict[str, Share]:
+        scores = list(map(_score, self._score_all(self._hacks())))
+        size = len(probed)
+        return {
+            kind: self._share(scores[n * size : (n + 1) * size], probed, operator.ge) for n, kind in enumerate(HACKS) if size
+        }
+
+    def _share(
+        self, first: Iterable[float | None], second: Iterable[float | None], holds: Callable[[float, float], bool]
+    ) -> Share:
+        pairs = zip(first, second, strict=True)
+        values = [None if a is None or b is None else float(holds(a, b)) for a, b in pairs]
+        return mean_by_cluster(values, [row.contrast_id for row in self.probed])
+
+    def _position(self) -> Position | None:
+        pairs = self._pairs()
+        points = [_points(verdict) for verdict in self.judge.compare_batch(pairs)] if pairs else []
+        return position_of(points[::2], points[1::2], [row.contrast_id for row in self.probed]) if pairs else None
 
 
-def load_answers(run: Path) -> tuple[Path, dict[str, list[AnswerRow]]]:
-    """Return the answers of a run by system: those to its validation queries where they were benched, else to the test queries.
-
-    Raises:
-        DataError: the run has no gold or no wrong answers.
-    """
-    for folder in (run / "bench-validation", run / "bench"):
-        if (folder / f"{TOPLINE}.jsonl").is_file() and (folder / f"{BAD}.jsonl").is_file():
-            return folder, {path.stem: load_rows(path) for path in sorted(folder.glob("*.jsonl"))}
-    raise DataError(f"{run}: no {TOPLINE} and {BAD} answers; run paras2s bench contrasts RUN --on validation first")
+def _score(verdict: Scored) -> float | None:
+    return verdict.score if isinstance(verdict, Verdict) else None
 
 
-def audit_judge(judge: AnswerJudge, run: Path, limit: int | None, on_progress: Progress) -> tuple[Audit, Judged]:
-    """Judge a run's answers again, `limit` queries at most, and return the audit with the rows before and now.
-
-    Raises:
-        DataError: the run has no such answers. BudgetError: the budget ended; replies are cached.
-    """
-    folder, rows = load_answers(run)
-    chosen = {row.query_id for row in take_evenly(rows[TOPLINE], limit)}
-    given = [row for own in rows.values() for row in own if row.query_id in chosen]
-    started = time.perf_counter()
-    judged = judge_again(given, run, judge, on_progress)
-    seconds = (time.perf_counter() - started) / max(1, len(judged))
-    both = list(zip(given, judged, strict=True))
-    pairs = [(before.score, now.score, now.contrast_id) for before, now in both if before.score and now.score]
-    scored = Counter(round(row.score) for row in judged if row.score is not None)
-    audit = Audit(
-        judge=judge.name,
-        answers=str(folder),
-        wrong_kind=_shares(judged, BAD),
-        wrong_tone=_shares(judged, FLAT),
-        agreement=correlations([(first, second) for first, second, _ in pairs], [contrast for _, _, contrast in pairs])[0],
-        n_scored=sum(scored.values()),
-        n_answers=len(judged),
-        commonest=None if not scored else (scored.most_common(1)[0][0], scored.most_common(1)[0][1] / scored.total()),
-        unscored=dict(Counter(row.unscored or "" for row in judged if row.score is None)),
-        seconds=seconds,
-        cost_usd=sum(row.cost_usd or 0.0 for row in judged),
-    )
-    return audit, both
+def _points(verdict: Preferred) -> float | None:
+    if isinstance(verdict, BudgetError):
+        raise verdict
+    return verdict.points if isinstance(verdict, Preference) else None
 
 
-def _shares(rows: Sequence[AnswerRow], lower: str) -> dict[str, Share]:
-    """Return how often the topline's answers are above another system's to the same question, by style, then of all."""
-    scores: Mapping[tuple[str, str, int], float | None] = {
-        (row.system, row.query_id, row.answer_index): row.score for row in rows if row.system in SYSTEMS
-    }
-    won: dict[str, list[tuple[float | None, str]]] = {}
-    for row in rows:
-        key = (lower, row.query_id, row.answer_index)
-        if row.system != TOPLINE or key not in scores:
-            continue
-        other = scores[key]
-        points = None if row.score is None or other is None else 0.5 * (1 + (row.score > other) - (row.score < other))
-        for name in (row.style, "all"):
-            won.setdefault(name, []).append((points, row.contrast_id))
-    names = [*sorted(set(won) - {"all"}), *(["all"] if won else [])]
-    return {name: mean_by_cluster([points for points, _ in won[name]], [c for _, c in won[name]]) for name in names}
+def position_of(gold_first: Sequence[float | None], gold_second: Sequence[float | None], contrasts: Sequence[str]) -> Position:
+    """Return the position bias from the points of the answer heard first, for each pair in both orders."""
+    both = list(zip(gold_first, gold_second, strict=True))
+    first = [None if a is None or b is None else (a + b) / 2 for a, b in both]
+    equal = [None if a is None or b is None else float(a == 1 - b) for a, b in both]
+    return Position(mean_by_cluster(first, contrasts), mean_by_cluster(equal, contrasts))
+
+
+def commonest_of(scores: Sequence[tuple[float | None, str]]) -> tuple[int, Share] | None:
+    """Return the commonest whole score and its share, from scores with their contrasts; None without any."""
+    whole = [(round(score), contrast) for score, contrast in scores if score is not None]
+    if not whole:
+        return None
+    commonest = Counter(score for score, _ in whole).most_common(1)[0][0]
+    share = mean_by_cluster([float(score == commonest) for score, _ in whole], [contrast for _, contrast in whole])
+    return commonest, share
+
+
+def compared_rows(rows: Sequence[AnswerRow], lower: str) -> list[Compared]:
+    """Return the topline's answers beside another system's to the same question."""
+    other = {(row.query_id, row.answer_index): row.score for row in rows if row.system == lower}
+    return [
+        Compared(row.style, (row.contrast_id,), points_of(row.score, other[row.query_id, row.answer_index]))
+        for row in rows
+        if row.system == TOPLINE and (row.query_id, row.answer_index) in other
+    ]

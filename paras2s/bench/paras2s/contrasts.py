@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from paras2s.bench.audit import audit_warnings
 from paras2s.bench.paras2s.gain import GainVerdict, verdict_on_gain
 from paras2s.bench.paras2s.judges import AnswerJudge, RunJudge, open_answer_judge
 from paras2s.bench.paras2s.metrics import SpokenKinds, cell, spoken_kinds, summary
@@ -212,6 +213,8 @@ def describe_bench(run: Run, benched: BenchedRun) -> None:
 
     A verbose run also prints every system, the parts of the scores, and how far the judges agree.
     """
+    for line in audit_warnings(run.folder):
+        run.say(line)
     if (gain := benched.gain) is not None:
         run.say("\n".join(gain.lines()))
     rows = {name: row for name, row in summary(benched.rows).items() if name in benched.rows}

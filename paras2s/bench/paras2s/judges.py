@@ -13,7 +13,7 @@ from paras2s.audio.clip import Clip
 from paras2s.bench.made_from import sent
 from paras2s.bench.results import FITTING_SCORE
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
-from paras2s.configs.schema.judges import find_judge
+from paras2s.configs.schema.judges import NamedJudge, find_judge
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.blueprint.parallel import measure_answers
 from paras2s.reward.judges.base import Exchange, Judge, Scored
@@ -117,14 +117,24 @@ def open_answer_judge(name: str, overrides: dict[str, Any], tone: ToneClassifier
     Raises:
         ConfigError: an unknown judge, a judge that needs a voice, pairs or a run; overrides of a judge without config.
     """
-    named = find_judge(name)
+    return AnswerJudge(open_named_judge(find_judge(name), overrides, tone, cache_dir, True))
+
+
+def open_named_judge(
+    named: NamedJudge, overrides: dict[str, Any], tone: ToneClassifier | Path | None, cache_dir: Path, calls: bool
+) -> Judge:
+    """Open the same judge; without `calls` its cost alone can be estimated.
+
+    Raises:
+        ConfigError: as `open_answer_judge`.
+    """
     if named.kind not in ("llm", "contrast", "rubric", "independent") and not named.is_own:
         raise ConfigError(
-            f"--judge: {name} gives no transcript of an answer; choose an LLM or contrast judge, rubric or independent"
+            f"--judge: {named.name} gives no transcript of an answer; choose an LLM or contrast judge, rubric or independent"
         )
     # Judges without a config have no cache either.
     cache = {"cache_dir": str(cache_dir)} if named.kind in ("llm", "contrast") else {}
-    return AnswerJudge(open_judge(named, cache | overrides, tone=tone))
+    return open_judge(named, cache | overrides, tone=tone, calls=calls)
 
 
 def _unscored(judge: str, reason: str) -> JudgedAnswer:

@@ -41,6 +41,18 @@ class UserTurn:
     words: str = ""
 
 
+class ItemValues(dict[str, Any]):
+    """What a download says of an item, by name; what it does not say is an error of the download."""
+
+    def __missing__(self, name: str) -> Any:
+        """Refuse a name that the download lacks.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(f"the item is not of the makers' form: it has no {name}")
+
+
 @dataclass(frozen=True)
 class Item:
     """One item of a suite: the turns that a system answers, and `values` that its rules read.
@@ -51,8 +63,11 @@ class Item:
     id: str
     subset: str
     turns: tuple[UserTurn, ...]
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=ItemValues)
     contrast: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", ItemValues(self.values))
 
     @property
     def cluster(self) -> str:

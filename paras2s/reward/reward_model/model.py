@@ -200,6 +200,13 @@ class RewardModel(nn.Module):
         return scores, distances
 
     @torch.inference_mode()
+    def score_every(self, questions: Sequence[EncodedQuestion], answers: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the expected scores [Q, N] of N answers, of at least one step each, to each of Q questions."""
+        self.eval()
+        expected = self.score_logprobs(answers).exp() @ SCORES
+        return (self.style_logprobs(questions).exp() @ expected.T).numpy()
+
+    @torch.inference_mode()
     def known_share(self, answers: Sequence[np.ndarray]) -> float | None:
         """Return the share of answers of at least one step that are like those learned from; None: nothing to tell it by."""
         self.eval()

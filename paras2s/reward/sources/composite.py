@@ -20,6 +20,7 @@ from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS
 from paras2s.reward.judges.audio_judge.ensemble import require_preferences
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
+from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import open_judge, open_scoring_judge, open_unisrm_judge, refuse_to_teach
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.reward_model.model import RewardModel
@@ -168,6 +169,11 @@ def _pairwise(options: dict[str, Any], setup: RewardSetup) -> RewardSource:
     refuse_to_teach(judge.name, "reward.sources: pairwise.judge")
     if isinstance(judge, AudioJudge):
         require_preferences([judge])
+    if isinstance(judge, LLMJudge) and judge.expects and judge.pair_scored is None:
+        raise ConfigError(
+            "reward.sources: pairwise: judge.read: expected reads one label of a pair, and this judge gives three; choose "
+            "transcript_overall or audio_overall, or judge.read: reply"
+        )
     return PairwiseSource(judge, **options)
 
 

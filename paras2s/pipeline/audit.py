@@ -1,0 +1,370 @@
+"""The gate of a run: no judge teaches and no reward pays before an audit on the run's data, nor one that is at chance.
+
+A judge is asked about demonstrations, a reward model about the policy's answers to held-out questions. What was found is kept
+beside the data or the reward model, so that it is asked once, and in the run's folder, where reports read it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paras2s.bench.audit import AUDITS, FEWEST_CONTRASTS, Audit, Compared, contrasts_of, points_of, run_audits, shares_of
+from paras2s.bench.paras2s.audit import commonest_of, compared_rows, demonstrated_rows, position_of
+from paras2s.bench.paras2s.scripted_baselines import BAD
+from paras2s.bench.results import AnswerRow as BenchRow
+from paras2s.bench.systems import TOPLINE
+from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
+from paras2s.data_gen.dataset import Dataset, inside, load_dataset
+from paras2s.data_gen.policy_inputs import encode_questions
+from paras2s.errors import JudgeError
+from paras2s.pipeline.learned_answers import KEPT_OUT, LEARNED_FILE, AnswerRow, read_answers
+from paras2s.pipeline.people import PeopleTeacher
+from paras2s.reward.judges.base import Exchange, Judge, Pair
+from paras2s.reward.reward_model.disorder import TAUGHT, disordered
+from paras2s.reward.reward_model.model import RewardModel
+from paras2s.reward.reward_model.teachers import Teacher, TeacherRequest
+from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion, question_of
+from paras2s.reward.sources.composite import CompositeReward
+from paras2s.run import Run, open_run
+from paras2s.statistics.intervals import Interval
+from paras2s.statistics.resampling import mean_by_cluster
+from paras2s.types import Query, Reward, Unscored
+from paras2s.utils.cache import key_of
+from paras2s.utils.io import read_json, write_json
+
+TEACHER, MODEL = "teacher", "reward model"
+# Sources of reward that judge; the others count words or steps, or measure sound. Omni and sources of the user's own are not
+# asked: each would have to be loaded beside the workers that load it.
+JUDGING = ("rubric", "llm", "pairwise", "unisrm")
+# Contrasts of a category that a judge is asked about, and that a reward model is.
+MOST_ASKED, MOST_COMPARED = 12, 20
+GOOD_FROM = 4.0
+HACKS = (*TAUGHT, "reversed")
+MORE_LABELS = (
+    "give it more labels (data.preference_contrasts, distill.answers_per_query), or check the judge (`paras2s judge audit`)"
+)
+
+
+def keep_audit(run: Run, role: str, record: Mapping[str, Any], advice: str, stop: bool = True) -> None:
+    """Keep an audit in the run's folder, say it, and refuse to go on where it says so, unless `stop` is False.
+
+    Raises:
+        JudgeError: nothing may be trained on it, and the run does not go on anyway.
+    """
+    audits = run_audits(run.folder)
+    if audits.get(role) != record:
+        write_json(run.folder / AUDITS, audits | {role: record})
+    run.say(f"  audit of the {role}: {record['sentence']}")
+    if record["refused"] and not stop:
+        run.say(f"  it does not pay for answers: {advice}")
+    if record["refused"] and stop and not run.anyway:
+        raise JudgeError(
+            f"the audit refuses the {role}: {record['sentence']} To do: {advice}; or add --anyway, and every report says so"
+        )
+
+
+# A judge, on demonstrations.
+
+
+def audited_rows(dataset: Dataset) -> dict[str, list[BenchRow]]:
+    """Return gold and wrong answers to questions of the styles that have enough contrasts to tell; {} if none has."""
+    rows = demonstrated_rows(dataset, MOST_ASKED)
+    enough = {
+        style
+        for style in {row.style for row in rows[TOPLINE]}
+        if len({row.contrast_id for row in rows[TOPLINE] if row.style == style}) >= FEWEST_CONTRASTS
+    }
+    kept = {system: [row for row in own if row.style in enough] for system, own in rows.items()}
+    return kept if kept[BAD] else {}
+
+
+def audit_teacher(run: Run, dataset: Dataset, teacher: Teacher) -> None:
+    """Audit the teacher of the reward model, unless it is people, and refuse one that is at chance in a style.
+
+    Raises:
+        JudgeError: it is. BudgetError: the budget ended; replies are cached.
+    """
+    rows = audited_rows(dataset)
+    if isinstance(teacher, PeopleTeacher) or not rows:
+        return
+
+    def ask() -> Audit:
+        asked = [*rows[TOPLINE], *rows[BAD]]
+        requests = [
+            TeacherRequest(
+                row.question_text, row.style, inside(dataset.folder, row.question_clip), dataset.clip(row.answer_clip)
+            )
+            for row in asked
+        ]
+        cost = teacher.cost(requests)
+        _announce(run, cost.calls, cost.usd)
+        before, started = teacher.spent.usd, time.perf_counter()
+        with run.bar("answers audited", len(requests)) as bar:
+            verdicts = teacher.scores(requests, bar.at)
+        seconds, after = (time.perf_counter() - started) / len(asked), teacher.spent.usd
+        usd = None if before is None or after is None else after - before
+        judged = [
+            replace(row, score=verdict[row.style], unscored=None, fitting=verdict[row.style] >= GOOD_FROM)
+            if isinstance(verdict, dict)
+            else replace(row, unscored=verdict.reason)
+            for row, verdict in zip(asked, verdicts, strict=True)
+        ]
+        return _of_rows(teacher.name, dataset, judged, Interval(seconds), usd)
+
+    advice = "choose another judge (distill.teacher)"
+    keep_audit(run, TEACHER, _recorded(dataset, [TEACHER, teacher.name], rows, ask), advice)
+
+
+def _announce(run: Run, calls: int, usd: float | None) -> None:
+    if calls:
+        price = "an unknown price" if usd is None else f"at most {usd:.2f} USD"
+        run.say(f"  the judge is audited first: {calls} calls, for {price}; they count against its budget_usd")
+
+
+def _of_rows(judge: str, dataset: Dataset, judged: Sequence[BenchRow], seconds: Interval, usd: float | None) -> Audit:
+    compared = compared_rows(judged, BAD)
+    return Audit(
+        judge=judge,
+        answers=f"demonstrations of {dataset.folder}",
+        wrong_kind=shares_of(compared),
+        contrasts=contrasts_of(compared),
+        n_scored=sum(row.score is not None for row in judged),
+        n_answers=len(judged),
+        unscored=dict(Counter(row.unscored or "" for row in judged if row.score is None)),
+        commonest=commonest_of([(row.score, row.contrast_id) for row in judged]),
+        seconds=seconds,
+        cost_usd=Interval(None if usd is None else usd / len(judged)),
+        total_usd=usd,
+    )
+
+
+def _recorded(
+    dataset: Dataset, judge: Sequence[Any], rows: Mapping[str, Sequence[BenchRow]], ask: Callable[[], Audit]
+) -> dict[str, Any]:
+    """Return the audit of a judge that is on record for these answers, else ask and keep it."""
+    of = [[row.query_id, row.answer_clip] for system in rows.values() for row in system]
+    path = dataset.folder / "audits" / f"{key_of([judge, of])[:16]}.json"
+    if not path.is_file():
+        write_json(path, ask().to_json())
+    return dict(read_json(path))
+
+
+# What pays for answers.
+
+
+def audit_rewards(run: Run, dataset: Dataset, questions: Callable[[Sequence[Query]], Sequence[RewardQuestion]]) -> None:
+    """Audit the reward model and each source of the run's reward that judges; refuse what is at chance in a style.
+
+    `questions` makes what a reward may know of queries.
+
+    Raises:
+        JudgeError: a source is. BudgetError: a judge's budget ended; replies are cached.
+    """
+    for source in run.config.reward.sources:
+        if source.kind == RewardModel.name:
+            if (record := reward_model_record(run, dataset)) is not None:
+                keep_audit(run, MODEL, record, MORE_LABELS)
+        elif source.kind in JUDGING and (rows := audited_rows(dataset)):
+            keep_audit(run, source.key, _audit_source(run, dataset, source, rows, questions), "choose another reward")
+
+
+def _audit_source(
+    run: Run,
+    dataset: Dataset,
+    source: RewardSourceConfig,
+    rows: Mapping[str, Sequence[BenchRow]],
+    questions: Callable[[Sequence[Query]], Sequence[RewardQuestion]],
+) -> dict[str, Any]:
+    setup = replace(run.reward_setup(), config=RewardConfig(sources=(source.model_copy(update={"required": True}),)))
+    reward = CompositeReward(setup)
+    judge: Judge | None = getattr(reward.sources[0], "judge", None)
+    name = judge.label if judge is not None else source.key
+
+    def ask() -> Audit:
+        by_id = {query.id: query for query in dataset.queries}
+        asked = questions([by_id[row.query_id] for row in rows[TOPLINE]])
+        answers = [
+            [GivenAnswer(0, row.text_stream, dataset.clip(row.answer_clip)) for row in pair]
+            for pair in zip(rows[TOPLINE], rows[BAD], strict=True)
+        ]
+        groups = [Group(asked[number], tuple(pair)) for number, pair in enumerate(answers)]
+        # Whoever compares is asked in both orders; a group of two is one game.
+        pairwise = source.kind == "pairwise" or source.options.get("judges") == "pairs" or name.startswith("unisrm")
+        other = [Group(group.question, group.answers[::-1]) for group in groups] if pairwise else []
+        _announce(run, *_bill(judge, [*groups, *other], pairwise))
+        started = time.perf_counter()
+        scores = [[_value(reward) for reward in row] for row in reward.score([*groups, *other])]
+        seconds = (time.perf_counter() - started) / max(1, 2 * len(scores))
+        orders = [scores[: len(groups)], [row[::-1] for row in scores[len(groups) :]]]
+        both = [[_mean(values) for values in zip(*sides, strict=True)] for sides in zip(*filter(None, orders), strict=True)]
+        judged = [
+            replace(row, score=score, unscored=None, fitting=score >= GOOD_FROM) if score is not None else row
+            for system, place in ((TOPLINE, 0), (BAD, 1))
+            for row, score in zip(rows[system], [pair[place] for pair in both], strict=True)
+        ]
+        usd = judge.client.spent_usd if judge is not None and judge.client is not None else 0.0
+        audit = _of_rows(name, dataset, judged, Interval(seconds), usd)
+        if not other:
+            return audit
+        first, second = ([points_of(*row) for row in order] for order in orders)
+        heard_first = [None if points is None else 1 - points for points in second]
+        return replace(audit, position=position_of(first, heard_first, [row.contrast_id for row in rows[TOPLINE]]))
+
+    return _recorded(dataset, [source.kind, source.options, name], rows, ask)
+
+
+def _bill(judge: Judge | None, groups: Sequence[Group], pairwise: bool) -> tuple[int, float | None]:
+    if judge is None or judge.client is None:
+        return 0, 0.0
+    asked: list[Pair | Exchange] = []
+    for group in groups:
+        question, clips = question_of(group), [answer.clip for answer in group.answers if answer.clip is not None]
+        asked += [Pair(question, clips[0], clips[1])] if pairwise else [Exchange(question, clip) for clip in clips]
+    bill = judge.client.estimate(judge.requests(asked))
+    return bill.calls, bill.at_most_usd
+
+
+def _value(reward: Reward | Unscored) -> float | None:
+    return reward.value if isinstance(reward, Reward) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+# The reward model, on answers kept out of its training.
+
+
+def audit_of_run(folder: Path) -> Audit:
+    """Return the audit of the reward model of a run's folder.
+
+    Raises:
+        JudgeError: an earlier version did not keep the answers that it is asked about.
+    """
+    run = open_run(folder.parent if folder.name == "reward" else folder)
+    audit = audit_reward_model(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir))
+    if audit is None:
+        raise JudgeError(f"{run.reward_dir / LEARNED_FILE}: holds no held-out answers with scores; run `paras2s distill` again")
+    return audit
+
+
+def reward_model_record(run: Run, dataset: Dataset, model: RewardModel | None = None) -> dict[str, Any] | None:
+    """Return the audit of the run's reward model that is kept beside it, or make it; None without held-out answers."""
+    path = run.reward_dir / AUDITS
+    if model is None and path.is_file():
+        return dict(read_json(path))
+    audit = audit_reward_model(run, dataset, model or RewardModel.load(run.reward_dir))
+    if audit is not None:
+        write_json(path, audit.to_json())
+    return None if audit is None else dict(read_json(path))
+
+
+def audit_reward_model(run: Run, dataset: Dataset, model: RewardModel) -> Audit | None:
+    """Ask a reward model about the policy's own answers to held-out questions, which its teacher scored; None without any.
+
+    Where the teacher scored each answer for every style, each question is asked with all answers, and an answer of the right
+    kind is compared with those of a kind that another style of the category is worth more: a model that hears no style has
+    them wrong in one of the two. Else each answer is asked with its own question, and compared with others of its style.
+    """
+    path = run.reward_dir / LEARNED_FILE
+    if not path.is_file():
+        return None
+    by_id = {query.id: query for query in dataset.queries}
+    rows = [row for row in read_answers(path).of(KEPT_OUT) if row.query_id in by_id and len(row.codes)]
+    kept = set(_first_contrasts([by_id[str(row.query_id)] for row in rows]))
+    rows = [row for row in rows if row.query_id in kept and isinstance(row.scores, dict)]
+    queries = [by_id[name] for name in dict.fromkeys(str(row.query_id) for row in rows)]
+    if not rows:
+        return None
+    started = time.perf_counter()
+    scores = model.score_every(encode_questions(dataset, queries), [row.codes for row in rows])
+    seconds = (time.perf_counter() - started) / len(rows)
+    crossed = all(len(_scores(row)) > 1 for row in rows)
+    compared = list((_crossed if crossed else _own_pairs)(queries, rows, scores))
+    place = {query.id: number for number, query in enumerate(queries)}
+    own = [float(scores[place[str(row.query_id)], number]) for number, row in enumerate(rows)]
+    return Audit(
+        judge=f"{RewardModel.name} of {run.folder.name}",
+        answers=f"{len(rows)} answers to {len(queries)} held-out questions",
+        wrong_kind=shares_of(compared),
+        contrasts={query.style or "": 0 for query in queries} | contrasts_of(compared),
+        n_scored=len(rows),
+        n_answers=len(rows),
+        commonest=commonest_of([(value, by_id[str(row.query_id)].contrast_id) for value, row in zip(own, rows, strict=True)]),
+        hacks=_hacks(model, rows, by_id),
+        seconds=Interval(seconds),
+        cost_usd=Interval(0.0),
+        total_usd=0.0,
+    )
+
+
+def _first_contrasts(queries: Sequence[Query]) -> list[str]:
+    """Return the ids of the queries of the first contrasts of each category."""
+    of: dict[str | None, dict[str, None]] = {}
+    for query in queries:
+        of.setdefault(query.category, {})[query.contrast_id] = None
+    kept = {contrast for contrasts in of.values() for contrast in [*contrasts][:MOST_COMPARED]}
+    return [query.id for query in queries if query.contrast_id in kept]
+
+
+def _scores(row: AnswerRow) -> dict[str, float]:
+    assert isinstance(row.scores, dict)
+    return row.scores
+
+
+def _crossed(queries: Sequence[Query], rows: Sequence[AnswerRow], scores: np.ndarray) -> Iterator[Compared]:
+    """Yield each question with each answer of its kind beside each of another's; `scores` [Q, N]."""
+    contrast = {query.id: query.contrast_id for query in queries}
+    styles = {query.style or "": query.category for query in queries}
+    for question, query in enumerate(queries):
+        style = query.style or ""
+        others = [other for other, category in styles.items() if category == query.category and other != style]
+        for first, a in enumerate(rows):
+            for second, b in enumerate(rows):
+                right, wrong = _scores(a), _scores(b)
+                if right.get(style, 0.0) > wrong.get(style, np.inf) and any(
+                    right.get(other, np.inf) < wrong.get(other, 0.0) for other in others
+                ):
+                    named = (query.contrast_id, contrast[str(a.query_id)], contrast[str(b.query_id)])
+                    yield Compared(style, named, points_of(scores[question, first], scores[question, second]))
+
+
+def _own_pairs(queries: Sequence[Query], rows: Sequence[AnswerRow], scores: np.ndarray) -> Iterator[Compared]:
+    """Yield each answer beside each worse one of its style, both to their own questions; `scores` [Q, N]."""
+    place = {query.id: number for number, query in enumerate(queries)}
+    own = [
+        (queries[place[str(row.query_id)]], row, scores[place[str(row.query_id)], number]) for number, row in enumerate(rows)
+    ]
+    for query, row, value in own:
+        for other, worse, lower in own:
+            style = query.style or ""
+            if other.style == query.style and _scores(row).get(style, 0.0) > _scores(worse).get(style, np.inf):
+                yield Compared(style, (query.contrast_id, other.contrast_id), points_of(value, lower))
+
+
+def _hacks(model: RewardModel, rows: Sequence[AnswerRow], by_id: Mapping[str, Query]) -> dict[str, Any]:
+    """Return how often a good answer out of order is worth at least that answer, for its own style, by kind."""
+    good = [
+        (by_id[str(row.query_id)], row)
+        for row in rows
+        if len(row.codes) > 1 and _scores(row).get(by_id[str(row.query_id)].style or "", 0.0) >= GOOD_FROM
+    ]
+    known = [(query, row.codes) for query, row in good if query.style in model.config.styles]
+    if not known:
+        return {}
+    styles, rng = [query.style or "" for query, _ in known], np.random.default_rng(0)
+    before = model.score_for(styles, [codes for _, codes in known])
+    found = {}
+    for kind in HACKS:
+        after = model.score_for(styles, [disordered(kind, codes, rng) for _, codes in known])
+        values = [float(hack >= score) for hack, score in zip(after, before, strict=True)]
+        found[kind] = mean_by_cluster(values, [query.contrast_id for query, _ in known])
+    return found

@@ -1,0 +1,239 @@
+"""The gate: who passes and who is refused, by hand-made models, teachers and sources; what is kept, asked once and reported.
+
+The figures themselves are those of `judge audit` (tests/bench/paras2s/test_audit.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paras2s.audio.clip import make_clip, write_clip
+from paras2s.bench.audit import AUDITS, audit_warnings, run_audits
+from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig, RunConfig
+from paras2s.data_gen.dataset import Manifest
+from paras2s.errors import JudgeError
+from paras2s.pipeline import audit
+from paras2s.pipeline.learned_answers import KEPT_OUT, LEARNED_FILE, AnswerRow, write_answers
+from paras2s.reward.reward_model.teachers import Cost
+from paras2s.run import Run
+from paras2s.types import Demonstration, Query, Reward, Role, Unscored
+from paras2s.utils.progress import open_console
+
+STYLES = ("sincere", "sarcastic")
+ENOUGH = 8
+
+
+def queries(contrasts: int, role: Role = "validation") -> list[Query]:
+    return [
+        Query(f"c{n}-{style}", f"c{n}", "sarcasm", "t", role, "m1", "q.wav", 1.0, "Lovely.", "Lovely.", style)
+        for n in range(contrasts)
+        for style in STYLES
+    ]
+
+
+def dataset(folder: Path, contrasts: int = ENOUGH, role: Role = "validation") -> Manifest:
+    write_clip(folder / "q.wav", make_clip(0.1 * np.ones(1600, dtype=np.float32), 16_000))
+    own = queries(contrasts, role)
+    return Manifest(folder, tuple(own), tuple(Demonstration(query.id, query.style or "", "calm", "q.wav") for query in own), ())
+
+
+def open_run(folder: Path, anyway: bool = False, **sections: Any) -> Run:
+    config = RunConfig(name="x", run_dir=folder / "run", cache_dir=folder / "cache", **sections)
+    return Run(config, open_console(), quiet=True, anyway=anyway)
+
+
+# The reward model. An answer's first code is its kind: 0 sincere, 1 sarcastic, 2 neither.
+
+
+def kinds_paid(style: str, kind: int) -> float:
+    return 1.0 if kind == 2 else 5.0 if STYLES[kind] == style else 1.0
+
+
+def keep_answers(run: Run, every_style: bool) -> None:
+    """Of each question one answer of its kind, one of the other's, and one that is worth nothing."""
+    rows = [
+        AnswerRow(KEPT_OUT, query.id, np.full((4, 1), kind), {
+            style: kinds_paid(style, kind) for style in STYLES if every_style or style == query.style})
+        for query in queries(ENOUGH) for kind in (0, 1, 2)
+    ]  # fmt: skip
+    write_answers(run.reward_dir / LEARNED_FILE, rows)
+
+
+class Model:
+    """Scores by a function of the question's place, style, and the answer's kind."""
+
+    config = SimpleNamespace(styles=STYLES)
+
+    def __init__(self, scores: Any) -> None:
+        self.scores = scores
+
+    def score_every(self, asked: list[Query], answers: list[np.ndarray]) -> np.ndarray:
+        return np.array([[self.scores(q.style, int(codes[0, 0]), n) for n, codes in enumerate(answers)] for q in asked])
+
+    def score_for(self, styles: list[str], answers: list[np.ndarray]) -> list[float]:
+        return [float(len(codes)) for codes in answers]
+
+
+RNG = np.random.default_rng(0).normal(size=10_000)
+HALF_DEAF = {"sincere": "sincere", "sarcastic": "sincere"}
+
+
+@pytest.mark.parametrize("every_style", [True, False])
+@pytest.mark.parametrize(
+    ("scores", "at_chance"),
+    [
+        (lambda style, kind, n: kinds_paid(style, kind), []),
+        # Right on average over both styles, by the words alone; it knows what is no answer, too.
+        (lambda style, kind, n: kinds_paid(HALF_DEAF[style], kind) + (kind < 2), ["sarcastic"]),
+        (lambda style, kind, n: 3.0, ["sarcastic", "sincere"]),
+        (lambda style, kind, n: RNG[n], ["sarcastic", "sincere"]),
+    ],
+    ids=["hears", "reads words alone", "constant", "shuffled labels"],
+)
+def test_a_reward_model_at_chance_in_a_style_is_found_out(
+    scores: Any, at_chance: list[str], every_style: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run(tmp_path)
+    keep_answers(run, every_style)
+    monkeypatch.setattr(audit, "encode_questions", lambda data, asked: list(asked))
+    found = audit.audit_reward_model(run, dataset(tmp_path), Model(scores))  # type: ignore[arg-type]
+    assert found is not None
+    assert sorted(found.at_chance) == at_chance
+    assert found.contrasts == dict.fromkeys(STYLES, ENOUGH)
+    assert {kind: share.value for kind, share in found.hacks.items()} == {"shuffled": 1.0, "twice": 1.0, "reversed": 1.0}
+
+
+def test_the_audit_of_a_reward_model_is_kept_beside_it_and_needs_held_out_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, asked = open_run(tmp_path), []
+    data = dataset(tmp_path)
+    assert audit.reward_model_record(run, data, Model(None)) is None  # type: ignore[arg-type]
+    keep_answers(run, True)
+    monkeypatch.setattr(audit, "encode_questions", lambda data, queries: asked.append(1) or list(queries))
+    model = Model(lambda style, kind, n: kinds_paid(style, kind))
+    made = audit.reward_model_record(run, data, model)  # type: ignore[arg-type]
+    assert made == audit.reward_model_record(run, data)
+    assert made is not None
+    assert (made["refused"], len(asked)) == (False, 1)
+
+
+# The gate.
+
+
+def test_what_is_refused_stops_or_goes_on_and_every_report_says_so(tmp_path: Path) -> None:
+    record = {"refused": True, "sentence": "m is not told from chance in: sad."}
+    with pytest.raises(JudgeError, match=r"refuses the teacher: m is not told from chance in: sad\. To do: ask others; or add"):
+        audit.keep_audit(open_run(tmp_path), "teacher", record, "ask others")
+    audit.keep_audit(open_run(tmp_path), "reward model", record, "more labels", stop=False)
+    audit.keep_audit(open_run(tmp_path, anyway=True), "llm", record, "another")
+    audit.keep_audit(open_run(tmp_path), "fine", {"refused": False, "sentence": "good."}, "")
+    assert list(run_audits(tmp_path / "run")) == ["fine", "llm", "reward model", "teacher"]
+    said = audit_warnings(tmp_path / "run")
+    assert said == [f"The audit refused its {role}: {record['sentence']}" for role in ("llm", "reward model", "teacher")]
+
+
+class Teacher:
+    """Gives a gold answer 5, a wrong one `wrong`; counts what it is asked."""
+
+    name, free = "t/1/", False
+
+    def __init__(self, wrong: float | None) -> None:
+        self.wrong, self.asked = wrong, 0
+
+    def scores(self, requests: Any, on_progress: Any) -> list[Any]:
+        self.asked += len(requests)
+        half = len(requests) // 2
+        worse = [Unscored("t", "no") if self.wrong is None else {r.style: self.wrong} for r in requests[half:]]
+        return [{request.style: 5.0} for request in requests[:half]] + worse
+
+    def cost(self, requests: Any) -> Cost:
+        return Cost(len(requests), 0.1)
+
+    @property
+    def spent(self) -> Cost:
+        return Cost(self.asked, 0.01 * self.asked)
+
+
+@pytest.mark.parametrize(("wrong", "refused"), [(1.0, False), (5.0, True), (None, False)])
+def test_a_teacher_is_audited_once_for_its_data(wrong: float | None, refused: bool, tmp_path: Path) -> None:
+    data, teacher, run = dataset(tmp_path), Teacher(wrong), open_run(tmp_path, anyway=True)
+    for _ in range(2):
+        audit.audit_teacher(run, data, teacher)  # type: ignore[arg-type]
+    assert teacher.asked == 4 * ENOUGH
+    found = run_audits(run.folder)["teacher"]
+    assert (found["refused"], found["n_scored"]) == (refused, 2 * ENOUGH if wrong is None else 4 * ENOUGH)
+    assert found["total_usd"] == pytest.approx(0.01 * 4 * ENOUGH)
+    if refused:
+        with pytest.raises(JudgeError, match="choose another judge"):
+            audit.audit_teacher(open_run(tmp_path), data, teacher)  # type: ignore[arg-type]
+
+
+def test_a_teacher_is_not_asked_where_the_data_can_tell_nothing(tmp_path: Path) -> None:
+    teacher, run = Teacher(1.0), open_run(tmp_path)
+    audit.audit_teacher(run, dataset(tmp_path, 3), teacher)  # type: ignore[arg-type]
+    assert (teacher.asked, run_audits(run.folder)) == (0, {})
+
+
+class Source:
+    """A reward in the composite's place: each group's scores by `rule` of its places."""
+
+    rule: Any = None
+    groups = 0
+
+    def __init__(self, setup: Any) -> None:
+        self.sources = [SimpleNamespace()]
+
+    def score(self, groups: Any) -> list[list[Reward]]:
+        Source.groups += len(groups)
+        return [[Reward(value, {}) for value in Source.rule(group)] for group in groups]
+
+
+def first_wins(group: Any) -> list[float]:
+    return [5.0, 1.0]
+
+
+def gold_wins(group: Any) -> list[float]:
+    return [5.0 if answer.text == group.question.style else 1.0 for answer in group.answers]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "refused"),
+    [("llm", gold_wins, False), ("pairwise", gold_wins, False), ("pairwise", first_wins, True), ("length", first_wins, None)],
+)
+def test_a_source_that_judges_is_audited_and_one_that_compares_in_both_orders(
+    kind: str, rule: Any, refused: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "CompositeReward", Source)
+    monkeypatch.setattr(Source, "rule", staticmethod(rule))
+    monkeypatch.setattr(Source, "groups", 0)
+    data = dataset(tmp_path)
+    # The text stream of a scripted answer says of which style it is.
+    rows = audit.audited_rows(data)  # type: ignore[arg-type]
+    by_system = {"topline": lambda style: style, "bad": lambda style: STYLES[style == STYLES[0]]}
+    said = {name: [replace(row, text_stream=by_system[name](row.style)) for row in own] for name, own in rows.items()}
+    monkeypatch.setattr(audit, "audited_rows", lambda dataset: said)
+    run = open_run(tmp_path, anyway=True, reward=RewardConfig(sources=(RewardSourceConfig(kind=kind),)))
+    audit.audit_rewards(run, data, lambda asked: [SimpleNamespace(style=query.style) for query in asked])  # type: ignore[arg-type,misc]
+    kept = run_audits(run.folder)
+    assert (kept[kind]["refused"] if kept else None) == refused
+    assert Source.groups == {"llm": 2, "pairwise": 4, "length": 0}[kind] * ENOUGH
+    if kind == "pairwise":
+        assert kept[kind]["position"]["first"]["value"] == (1.0 if rule is first_wins else 0.5)
+        assert kept[kind]["position"]["consistent"]["value"] == (0.0 if rule is first_wins else 1.0)
+
+
+def test_an_align_of_an_earlier_run_audits_its_reward_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = open_run(tmp_path)
+    keep_answers(run, True)
+    monkeypatch.setattr(audit, "encode_questions", lambda data, asked: list(asked))
+    monkeypatch.setattr(audit.RewardModel, "load", lambda folder: Model(lambda style, kind, n: 3.0))
+    with pytest.raises(JudgeError, match=r"refuses the reward model: .*give it more labels .*--anyway"):
+        audit.audit_rewards(run, dataset(tmp_path), list)  # type: ignore[arg-type]
+    assert (run.reward_dir / AUDITS).is_file()
