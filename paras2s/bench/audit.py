@@ -137,8 +137,8 @@ class Audit:
 
     def to_json(self) -> dict[str, Any]:
         """Return the audit as JSON."""
-        found = {"at_chance": self.at_chance, "unknown": self.unknown, "refused": self.refused, "sentence": self.sentence}
-        return {**asdict(self), **found}
+        findings = {"at_chance": self.at_chance, "unknown": self.unknown, "refused": self.refused, "sentence": self.sentence}
+        return {**asdict(self), **findings}
 
     def table(self) -> list[tuple[str, str, str]]:
         """Return rows of style, gold above wrong kind, gold above wrong tone."""
@@ -175,11 +175,11 @@ def share_text(share: Share) -> str:
     return f"none of {share.n_asked}" if share.value is None else f"{_figure(share)}, {share.n} of {share.n_asked}"
 
 
-def _figure(found: Interval, digits: int = 2) -> str:
-    if found.value is None:
+def _figure(figure: Interval, digits: int = 2) -> str:
+    if figure.value is None:
         return "unknown"
-    ends = "" if found.low is None or found.high is None else f" ({span(found.low, found.high, digits)})"
-    return f"{found.value:.{digits}f}{ends}"
+    ends = "" if figure.low is None or figure.high is None else f" ({span(figure.low, figure.high, digits)})"
+    return f"{figure.value:.{digits}f}{ends}"
 
 
 def run_audits(folder: Path) -> dict[str, Any]:

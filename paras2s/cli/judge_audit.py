@@ -44,14 +44,14 @@ def judge_audit(
         _show(audit_of_run(named.source or Path(judge)), console, as_json)
         return
     tone = next((path for part in ("data", ".") if (path := folder / part / "tone_agent.json").is_file()), None)
-    asked = JudgeAudit(open_named_judge(named, overrides, tone, cache_dir, not estimate), folder, limit)
+    chosen = JudgeAudit(open_named_judge(named, overrides, tone, cache_dir, not estimate), folder, limit)
     if estimate:
-        bill = asked.estimate()
+        bill = chosen.estimate()
         usd = "an unknown price" if bill.at_most_usd is None else f"at most {bill.at_most_usd:.4f} USD"
         print_json(asdict(bill)) if as_json else console.print(f"{bill.calls} calls, {usd}", highlight=False)
         return
     with progress_bar(console, "answers judged", None, quiet=as_json) as bar:
-        audit, judged = asked.run(bar.at)
+        audit, judged = chosen.run(bar.at)
     if map_ is not None:
         known = [(ratio_of(now.reason), before.score) for before, now in judged if before.score and now.score]
         save_map(map_, fit_map([ratio for ratio, _ in known], [score for _, score in known]))

@@ -1,4 +1,4 @@
-"""The gate of a run: no judge teaches and no reward pays before an audit on the run's data, nor one that is at chance.
+"""The gate of a run: no judge teaches and no reward pays before an audit on the run's data, or if that finds chance.
 
 A judge is asked about demonstrations, a reward model about the policy's answers to held-out questions. What was found is kept
 beside the data or the reward model, so that it is asked once, and in the run's folder, where reports read it.
@@ -44,7 +44,7 @@ TEACHER, MODEL = "teacher", "reward model"
 # asked: each would have to be loaded beside the workers that load it.
 JUDGING = ("rubric", "llm", "pairwise", "unisrm")
 # Contrasts of a category that a judge is asked about, and that a reward model is.
-MOST_ASKED, MOST_COMPARED = 12, 20
+MOST_PROBED, MOST_COMPARED = 12, 20
 GOOD_FROM = 4.0
 HACKS = (*TAUGHT, "reversed")
 MORE_LABELS = (
@@ -75,7 +75,7 @@ def keep_audit(run: Run, role: str, record: Mapping[str, Any], advice: str, stop
 
 def audited_rows(dataset: Dataset) -> dict[str, list[BenchRow]]:
     """Return gold and wrong answers to questions of the styles that have enough contrasts to tell; {} if none has."""
-    rows = demonstrated_rows(dataset, MOST_ASKED)
+    rows = demonstrated_rows(dataset, MOST_PROBED)
     enough = {
         style
         for style in {row.style for row in rows[TOPLINE]}
@@ -86,7 +86,7 @@ def audited_rows(dataset: Dataset) -> dict[str, list[BenchRow]]:
 
 
 def audit_teacher(run: Run, dataset: Dataset, teacher: Teacher) -> None:
-    """Audit the teacher of the reward model, unless it is people, and refuse one that is at chance in a style.
+    """Audit the teacher of the reward model, unless it is people, and refuse a teacher at chance in a style.
 
     Raises:
         JudgeError: it is. BudgetError: the budget ended; replies are cached.
@@ -96,25 +96,25 @@ def audit_teacher(run: Run, dataset: Dataset, teacher: Teacher) -> None:
         return
 
     def ask() -> Audit:
-        asked = [*rows[TOPLINE], *rows[BAD]]
+        answers = [*rows[TOPLINE], *rows[BAD]]
         requests = [
             TeacherRequest(
                 row.question_text, row.style, inside(dataset.folder, row.question_clip), dataset.clip(row.answer_clip)
             )
-            for row in asked
+            for row in answers
         ]
         cost = teacher.cost(requests)
         _announce(run, cost.calls, cost.usd)
         before, started = teacher.spent.usd, time.perf_counter()
         with run.bar("answers audited", len(requests)) as bar:
             verdicts = teacher.scores(requests, bar.at)
-        seconds, after = (time.perf_counter() - started) / len(asked), teacher.spent.usd
+        seconds, after = (time.perf_counter() - started) / len(answers), teacher.spent.usd
         usd = None if before is None or after is None else after - before
         judged = [
             replace(row, score=verdict[row.style], unscored=None, fitting=verdict[row.style] >= GOOD_FROM)
             if isinstance(verdict, dict)
             else replace(row, unscored=verdict.reason)
-            for row, verdict in zip(asked, verdicts, strict=True)
+            for row, verdict in zip(answers, verdicts, strict=True)
         ]
         return _of_rows(teacher.name, dataset, judged, Interval(seconds), usd)
 
@@ -189,12 +189,12 @@ def _audit_source(
 
     def ask() -> Audit:
         by_id = {query.id: query for query in dataset.queries}
-        asked = questions([by_id[row.query_id] for row in rows[TOPLINE]])
+        given = questions([by_id[row.query_id] for row in rows[TOPLINE]])
         answers = [
             [GivenAnswer(0, row.text_stream, dataset.clip(row.answer_clip)) for row in pair]
             for pair in zip(rows[TOPLINE], rows[BAD], strict=True)
         ]
-        groups = [Group(asked[number], tuple(pair)) for number, pair in enumerate(answers)]
+        groups = [Group(given[number], tuple(pair)) for number, pair in enumerate(answers)]
         # Whoever compares is asked in both orders; a group of two is one game.
         pairwise = source.kind == "pairwise" or source.options.get("judges") == "pairs" or name.startswith("unisrm")
         other = [Group(group.question, group.answers[::-1]) for group in groups] if pairwise else []
@@ -206,16 +206,16 @@ def _audit_source(
         both = [[_mean(values) for values in zip(*sides, strict=True)] for sides in zip(*filter(None, orders), strict=True)]
         judged = [
             replace(row, score=score, unscored=None, fitting=score >= GOOD_FROM) if score is not None else row
-            for system, place in ((TOPLINE, 0), (BAD, 1))
-            for row, score in zip(rows[system], [pair[place] for pair in both], strict=True)
+            for system, side in ((TOPLINE, 0), (BAD, 1))
+            for row, score in zip(rows[system], [pair[side] for pair in both], strict=True)
         ]
         usd = judge.client.spent_usd if judge is not None and judge.client is not None else 0.0
         audit = _of_rows(name, dataset, judged, Interval(seconds), usd)
         if not other:
             return audit
         first, second = ([points_of(*row) for row in order] for order in orders)
-        heard_first = [None if points is None else 1 - points for points in second]
-        return replace(audit, position=position_of(first, heard_first, [row.contrast_id for row in rows[TOPLINE]]))
+        other_first = [None if points is None else 1 - points for points in second]
+        return replace(audit, position=position_of(first, other_first, [row.contrast_id for row in rows[TOPLINE]]))
 
     return _recorded(dataset, [source.kind, source.options, name], rows, ask)
 
@@ -223,11 +223,11 @@ def _audit_source(
 def _bill(judge: Judge | None, groups: Sequence[Group], pairwise: bool) -> tuple[int, float | None]:
     if judge is None or judge.client is None:
         return 0, 0.0
-    asked: list[Pair | Exchange] = []
+    items: list[Pair | Exchange] = []
     for group in groups:
         question, clips = question_of(group), [answer.clip for answer in group.answers if answer.clip is not None]
-        asked += [Pair(question, clips[0], clips[1])] if pairwise else [Exchange(question, clip) for clip in clips]
-    bill = judge.client.estimate(judge.requests(asked))
+        items += [Pair(question, clips[0], clips[1])] if pairwise else [Exchange(question, clip) for clip in clips]
+    bill = judge.client.estimate(judge.requests(items))
     return bill.calls, bill.at_most_usd
 
 
@@ -289,8 +289,8 @@ def audit_reward_model(run: Run, dataset: Dataset, model: RewardModel) -> Audit 
     seconds = (time.perf_counter() - started) / len(rows)
     crossed = all(len(_scores(row)) > 1 for row in rows)
     compared = list((_crossed if crossed else _own_pairs)(queries, rows, scores))
-    place = {query.id: number for number, query in enumerate(queries)}
-    own = [float(scores[place[str(row.query_id)], number]) for number, row in enumerate(rows)]
+    index = {query.id: number for number, query in enumerate(queries)}
+    own = [float(scores[index[str(row.query_id)], number]) for number, row in enumerate(rows)]
     return Audit(
         judge=f"{RewardModel.name} of {run.folder.name}",
         answers=f"{len(rows)} answers to {len(queries)} held-out questions",
@@ -339,9 +339,9 @@ def _crossed(queries: Sequence[Query], rows: Sequence[AnswerRow], scores: np.nda
 
 def _own_pairs(queries: Sequence[Query], rows: Sequence[AnswerRow], scores: np.ndarray) -> Iterator[Compared]:
     """Yield each answer beside each worse one of its style, both to their own questions; `scores` [Q, N]."""
-    place = {query.id: number for number, query in enumerate(queries)}
+    index = {query.id: number for number, query in enumerate(queries)}
     own = [
-        (queries[place[str(row.query_id)]], row, scores[place[str(row.query_id)], number]) for number, row in enumerate(rows)
+        (queries[index[str(row.query_id)]], row, scores[index[str(row.query_id)], number]) for number, row in enumerate(rows)
     ]
     for query, row, value in own:
         for other, worse, lower in own:
@@ -362,9 +362,9 @@ def _hacks(model: RewardModel, rows: Sequence[AnswerRow], by_id: Mapping[str, Qu
         return {}
     styles, rng = [query.style or "" for query, _ in known], np.random.default_rng(0)
     before = model.score_for(styles, [codes for _, codes in known])
-    found = {}
+    shares = {}
     for kind in HACKS:
         after = model.score_for(styles, [disordered(kind, codes, rng) for _, codes in known])
         values = [float(hack >= score) for hack, score in zip(after, before, strict=True)]
-        found[kind] = mean_by_cluster(values, [query.contrast_id for query, _ in known])
-    return found
+        shares[kind] = mean_by_cluster(values, [query.contrast_id for query, _ in known])
+    return shares

@@ -26,18 +26,18 @@ def calls_of(source: RewardSourceConfig, known: RewardFacts, group: int, input_s
     return _priced(judge.llm, known, calls, input_s if judge.judge.reads == "audio" else 0.0)
 
 
-def _priced(llm: LLMConfig, known: RewardFacts, calls: int, heard_s: float) -> tuple[int, int, float | None]:
-    """Return calls, calls at once and USD a call that hears so many seconds."""
+def _priced(llm: LLMConfig, known: RewardFacts, calls: int, audio_s: float) -> tuple[int, int, float | None]:
+    """Return calls, calls at once and USD a call with n seconds of audio."""
     price = load_prices(llm.prices).models.get(llm.model)
     if price is None and llm.prices is None and is_loopback(llm.base_url):
         return calls, llm.concurrency, 0.0
     if price is None or known.tokens_in is None or known.tokens_out is None:
         return calls, llm.concurrency, None
     usd = known.tokens_in.value * price.text_in + known.tokens_out.value * price.text_out
-    if heard_s:
+    if audio_s:
         if price.audio_in is None or price.audio_tokens_per_s is None:
             return calls, llm.concurrency, None
-        usd += heard_s * price.audio_tokens_per_s * price.audio_in
+        usd += audio_s * price.audio_tokens_per_s * price.audio_in
     return calls, llm.concurrency, usd / 1e6
 
 

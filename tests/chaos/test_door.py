@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -14,8 +15,9 @@ from typing import Any, NoReturn
 import pytest
 
 from paras2s import __version__
-from paras2s.cli import app
-from paras2s.errors import DataError
+from paras2s.cli import app, options
+from paras2s.clients.endpoint import Budget
+from paras2s.errors import BudgetError, DataError
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +62,45 @@ def test_an_error_of_ours_is_one_line(
     assert run(monkeypatch, tmp_path, raises(DataError("a.yaml: while parsing\n  a block"))) == 2
     assert capsys.readouterr().err == "paras2s: a.yaml: while parsing a block\n"
     assert not list(tmp_path.iterdir())
+
+
+def exits_as_click_does() -> NoReturn:
+    try:
+        raise BrokenPipeError(32, "Broken pipe")
+    except OSError:
+        sys.exit(1)
+
+
+@pytest.mark.parametrize("verb", [raises(BrokenPipeError(32, "Broken pipe")), exits_as_click_does])
+def test_output_that_nobody_reads_any_more_ends_without_a_word_and_not_as_unscored(
+    verb: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    assert run(monkeypatch, tmp_path, verb) == 141
+    assert capsys.readouterr().err == ""
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("printed", [False, True])
+def test_with_json_an_error_says_what_was_spent_unless_the_verb_has_printed(
+    printed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["paras2s", "judge", "audit", "--json"])
+    monkeypatch.setattr(options, "_printed", False)
+    monkeypatch.setattr("paras2s.clients.endpoint.SPENT", {"spent_usd": 0.0, "unreported_usd": 0.0})
+    budget = Budget(1.0)
+
+    def verb() -> NoReturn:
+        for cost in (0.25, None):
+            budget.reserve(0.5)
+            budget.settle(0.5, cost)
+        if printed:
+            options.print_json({"report": 1})
+        raise BudgetError("the budget is spent")
+
+    assert run(monkeypatch, tmp_path, verb) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said == ({"report": 1} if printed else {"error": "the budget is spent", "spent_usd": 0.25, "unreported_usd": 0.5})
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

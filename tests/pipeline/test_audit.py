@@ -73,8 +73,8 @@ class Model:
     def __init__(self, scores: Any) -> None:
         self.scores = scores
 
-    def score_every(self, asked: list[Query], answers: list[np.ndarray]) -> np.ndarray:
-        return np.array([[self.scores(q.style, int(codes[0, 0]), n) for n, codes in enumerate(answers)] for q in asked])
+    def score_every(self, given: list[Query], answers: list[np.ndarray]) -> np.ndarray:
+        return np.array([[self.scores(q.style, int(codes[0, 0]), n) for n, codes in enumerate(answers)] for q in given])
 
     def score_for(self, styles: list[str], answers: list[np.ndarray]) -> list[float]:
         return [float(len(codes)) for codes in answers]
@@ -101,7 +101,7 @@ def test_a_reward_model_at_chance_in_a_style_is_found_out(
 ) -> None:
     run = open_run(tmp_path)
     keep_answers(run, every_style)
-    monkeypatch.setattr(audit, "encode_questions", lambda data, asked: list(asked))
+    monkeypatch.setattr(audit, "encode_questions", lambda data, queries: list(queries))
     found = audit.audit_reward_model(run, dataset(tmp_path), Model(scores))  # type: ignore[arg-type]
     assert found is not None
     assert sorted(found.at_chance) == at_chance
@@ -112,16 +112,16 @@ def test_a_reward_model_at_chance_in_a_style_is_found_out(
 def test_the_audit_of_a_reward_model_is_kept_beside_it_and_needs_held_out_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, asked = open_run(tmp_path), []
+    run, encoded = open_run(tmp_path), []
     data = dataset(tmp_path)
     assert audit.reward_model_record(run, data, Model(None)) is None  # type: ignore[arg-type]
     keep_answers(run, True)
-    monkeypatch.setattr(audit, "encode_questions", lambda data, queries: asked.append(1) or list(queries))
+    monkeypatch.setattr(audit, "encode_questions", lambda data, queries: encoded.append(1) or list(queries))
     model = Model(lambda style, kind, n: kinds_paid(style, kind))
     made = audit.reward_model_record(run, data, model)  # type: ignore[arg-type]
     assert made == audit.reward_model_record(run, data)
     assert made is not None
-    assert (made["refused"], len(asked)) == (False, 1)
+    assert (made["refused"], len(encoded)) == (False, 1)
 
 
 # The gate.
@@ -145,10 +145,10 @@ class Teacher:
     name, free = "t/1/", False
 
     def __init__(self, wrong: float | None) -> None:
-        self.wrong, self.asked = wrong, 0
+        self.wrong, self.requests = wrong, 0
 
     def scores(self, requests: Any, on_progress: Any) -> list[Any]:
-        self.asked += len(requests)
+        self.requests += len(requests)
         half = len(requests) // 2
         worse = [Unscored("t", "no") if self.wrong is None else {r.style: self.wrong} for r in requests[half:]]
         return [{request.style: 5.0} for request in requests[:half]] + worse
@@ -158,7 +158,7 @@ class Teacher:
 
     @property
     def spent(self) -> Cost:
-        return Cost(self.asked, 0.01 * self.asked)
+        return Cost(self.requests, 0.01 * self.requests)
 
 
 @pytest.mark.parametrize(("wrong", "refused"), [(1.0, False), (5.0, True), (None, False)])
@@ -166,7 +166,7 @@ def test_a_teacher_is_audited_once_for_its_data(wrong: float | None, refused: bo
     data, teacher, run = dataset(tmp_path), Teacher(wrong), open_run(tmp_path, anyway=True)
     for _ in range(2):
         audit.audit_teacher(run, data, teacher)  # type: ignore[arg-type]
-    assert teacher.asked == 4 * ENOUGH
+    assert teacher.requests == 4 * ENOUGH
     found = run_audits(run.folder)["teacher"]
     assert (found["refused"], found["n_scored"]) == (refused, 2 * ENOUGH if wrong is None else 4 * ENOUGH)
     assert found["total_usd"] == pytest.approx(0.01 * 4 * ENOUGH)
@@ -178,7 +178,7 @@ def test_a_teacher_is_audited_once_for_its_data(wrong: float | None, refused: bo
 def test_a_teacher_is_not_asked_where_the_data_can_tell_nothing(tmp_path: Path) -> None:
     teacher, run = Teacher(1.0), open_run(tmp_path)
     audit.audit_teacher(run, dataset(tmp_path, 3), teacher)  # type: ignore[arg-type]
-    assert (teacher.asked, run_audits(run.folder)) == (0, {})
+    assert (teacher.requests, run_audits(run.folder)) == (0, {})
 
 
 class Source:
@@ -220,7 +220,7 @@ def test_a_source_that_judges_is_audited_and_one_that_compares_in_both_orders(
     said = {name: [replace(row, text_stream=by_system[name](row.style)) for row in own] for name, own in rows.items()}
     monkeypatch.setattr(audit, "audited_rows", lambda dataset: said)
     run = open_run(tmp_path, anyway=True, reward=RewardConfig(sources=(RewardSourceConfig(kind=kind),)))
-    audit.audit_rewards(run, data, lambda asked: [SimpleNamespace(style=query.style) for query in asked])  # type: ignore[arg-type,misc]
+    audit.audit_rewards(run, data, lambda given: [SimpleNamespace(style=query.style) for query in given])  # type: ignore[arg-type,misc]
     kept = run_audits(run.folder)
     assert (kept[kind]["refused"] if kept else None) == refused
     assert Source.groups == {"llm": 2, "pairwise": 4, "length": 0}[kind] * ENOUGH
@@ -232,7 +232,7 @@ def test_a_source_that_judges_is_audited_and_one_that_compares_in_both_orders(
 def test_an_align_of_an_earlier_run_audits_its_reward_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = open_run(tmp_path)
     keep_answers(run, True)
-    monkeypatch.setattr(audit, "encode_questions", lambda data, asked: list(asked))
+    monkeypatch.setattr(audit, "encode_questions", lambda data, queries: list(queries))
     monkeypatch.setattr(audit.RewardModel, "load", lambda folder: Model(lambda style, kind, n: 3.0))
     with pytest.raises(JudgeError, match=r"refuses the reward model: .*give it more labels .*--anyway"):
         audit.audit_rewards(run, dataset(tmp_path), list)  # type: ignore[arg-type]

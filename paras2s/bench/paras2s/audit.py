@@ -62,9 +62,9 @@ def load_answers(folder: Path) -> tuple[Path, Path, dict[str, list[AnswerRow]]]:
 
 
 def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, list[AnswerRow]]:
-    """Return demonstrations as gold answers, and beside each as a wrong one that of another style of its category.
+    """Return demonstrations as gold answers, and beside each, as a wrong answer, that to another style of its category.
 
-    That is of the same contrast where there is one. `most`: contrasts of a category.
+    The other is of the same contrast where there is one. `most`: contrasts of a category.
     """
     shown: dict[str, str] = {}
     for demonstration in dataset.demonstrations:
@@ -150,9 +150,9 @@ class JudgeAudit:
         client = self.judge.client
         if client is None:
             return Bill()
-        asked = [(row, self._clip(row.answer_clip)) for row in self.given]
+        given = [(row, self._clip(row.answer_clip)) for row in self.given]
         # Gold answers are asked about twice.
-        scored = self.judge.requests(self._exchanges([*asked, *self._hacks(), *self._gold()]))
+        scored = self.judge.requests(self._exchanges([*given, *self._hacks(), *self._gold()]))
         return client.estimate([*scored, *self.judge.requests(self._pairs())])
 
     def run(self, on_progress: Progress) -> tuple[Audit, Judged]:
@@ -181,7 +181,7 @@ class JudgeAudit:
             agreement=correlations([pair[:2] for pair in known], [pair[2] for pair in known])[0] if known else None,
             commonest=commonest_of([(row.score, row.contrast_id) for row in judged]),
             position=self._position(),
-            hacks=self._worth(probed),
+            hacks=self._hack_shares(probed),
             repeated=self._share(probed, map(_score, again), operator.eq),
             seconds=mean_by_cluster([verdict.latency_s for verdict in again if isinstance(verdict, Verdict)], is_share=False),
             cost_usd=mean_by_cluster(costs, is_share=False) if costs else None,
@@ -207,7 +207,7 @@ class JudgeAudit:
             if client is not None:
                 client.repeat = 0
 
-    def _worth(self, probed: Sequence[float | None]) -> dict[str, Share]:
+    def _hack_shares(self, probed: Sequence[float | None]) -> dict[str, Share]:
         scores = list(map(_score, self._score_all(self._hacks())))
         size = len(probed)
         return {
@@ -247,11 +247,11 @@ def position_of(gold_first: Sequence[float | None], gold_second: Sequence[float 
 
 def commonest_of(scores: Sequence[tuple[float | None, str]]) -> tuple[int, Share] | None:
     """Return the commonest whole score and its share, from scores with their contrasts; None without any."""
-    whole = [(round(score), contrast) for score, contrast in scores if score is not None]
-    if not whole:
+    rounded = [(round(score), contrast) for score, contrast in scores if score is not None]
+    if not rounded:
         return None
-    commonest = Counter(score for score, _ in whole).most_common(1)[0][0]
-    share = mean_by_cluster([float(score == commonest) for score, _ in whole], [contrast for _, contrast in whole])
+    commonest = Counter(score for score, _ in rounded).most_common(1)[0][0]
+    share = mean_by_cluster([float(score == commonest) for score, _ in rounded], [contrast for _, contrast in rounded])
     return commonest, share
 
 

@@ -42,7 +42,7 @@ class UserTurn:
 
 
 class ItemValues(dict[str, Any]):
-    """What a download says of an item, by name; what it does not say is an error of the download."""
+    """Values of an item in a download, by name; a missing name is an error of the download."""
 
     def __missing__(self, name: str) -> Any:
         """Refuse a name that the download lacks.
