@@ -5,6 +5,7 @@ faster-whisper itself, each clip in a window of 30 s. One thread, as in the prog
 clip's transcript is the same whatever its neighbours are.
 
     python benchmarks/recognition.py [--cache runs/cache] [--against CHECKOUT] [--clips 1000] [--repeats 3]
+    python benchmarks/recognition.py --precision runs/quick/data --clips 40   # int8 beside float32, on a run's questions
 """
 
 from __future__ import annotations
@@ -121,6 +122,8 @@ def word_errors(rows: list[tuple[str, str, Clip]], texts: list[str]) -> dict[str
         pairs = [
             (normalise_words(r[1]), normalise_words(t)) for r, t in zip(rows, texts, strict=True) if group in (r[0], "all")
         ]
+        if not pairs:
+            continue
         found[group] = float(jiwer.wer([one for one, _ in pairs], [other for _, other in pairs]))
     return found
 
@@ -140,14 +143,48 @@ def figures(count: int, took: dict[str, list[float]], errors: dict[str, dict[str
     return found
 
 
+def precision(data: Path, count: int, repeats: int) -> None:
+    """Print seconds of one processor and word errors of int8 and float32 on a run's labelled questions, in turns."""
+    from faster_whisper import WhisperModel
+
+    from paras2s.audio.assets import asset_path
+    from paras2s.data_gen.dataset import load_manifest
+
+    manifest = load_manifest(data)
+    queries = [query for query in manifest.queries if query.text is not None][:count]
+    rows = [("questions", str(query.text), manifest.clip(query.clip)) for query in queries]
+    folder, clips = str(asset_path("whisper_tiny").parent), [clip for _, _, clip in rows]
+    models = {kind: WhisperModel(folder, device="cpu", compute_type=kind, cpu_threads=1) for kind in ("int8", "float32")}
+    took: dict[str, list[float]] = {kind: [] for kind in models}
+    texts: dict[str, list[str]] = {}
+    for _ in range(repeats):
+        for kind, model in models.items():
+            recogniser = asr._Recogniser(model)
+            asr._recogniser = lambda name, own=recogniser: own  # type: ignore[assignment]
+            asr.transcribe(clips[:1])
+            started = time.process_time()
+            texts[kind] = [found.text for found in asr.transcribe(clips)]
+            took[kind].append(time.process_time() - started)
+    print(f"{len(clips)} clips, {sum(clip.duration_s for clip in clips):.0f} s of sound, n = {repeats}\n")
+    print("| precision | processor seconds | word errors | clips with other words than int8 |\n|---|---|---|---|")
+    for kind, seconds in took.items():
+        spread = f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
+        other = sum(one != two for one, two in zip(texts[kind], texts["int8"], strict=True))
+        print(f"| {kind} | {spread} | {100 * word_errors(rows, texts[kind])['all']:.1f} % | {other} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cache", type=Path, default=Path("runs/cache"))
     parser.add_argument("--against", type=Path, help="another checkout of this project")
     parser.add_argument("--clips", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--precision", type=Path, metavar="DATA", help="a run's data: compare int8 and float32 on it")
     add_json_option(parser)
     options = parser.parse_args()
+    if options.precision:
+        precision(options.precision, options.clips, options.repeats)
+        return
     asr.native_threads = lambda most=2: 1  # type: ignore[attr-defined]
     rows = collect(options.cache, options.clips)
     clips = [clip for _, _, clip in rows]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from paras2s.align.job import Rows
 from paras2s.bench.audit import AUDITS, FEWEST_CONTRASTS, Audit, Compared, contrasts_of, points_of, run_audits, shares_of
 from paras2s.bench.paras2s.audit import commonest_of, compared_rows, demonstrated_rows, position_of
 from paras2s.bench.paras2s.scripted_baselines import BAD
@@ -159,7 +160,7 @@ def _recorded(
 # What pays for answers.
 
 
-def audit_rewards(run: Run, dataset: Dataset, questions: Callable[[Sequence[Query]], Sequence[RewardQuestion]]) -> None:
+def audit_rewards(run: Run, dataset: Dataset, questions: Callable[[Sequence[Query]], Rows[RewardQuestion]]) -> None:
     """Audit the reward model and each source of the run's reward that judges; refuse what is at chance in a style.
 
     `questions` makes what a reward may know of queries.
@@ -180,7 +181,7 @@ def _audit_source(
     dataset: Dataset,
     source: RewardSourceConfig,
     rows: Mapping[str, Sequence[BenchRow]],
-    questions: Callable[[Sequence[Query]], Sequence[RewardQuestion]],
+    questions: Callable[[Sequence[Query]], Rows[RewardQuestion]],
 ) -> dict[str, Any]:
     setup = replace(run.reward_setup(), config=RewardConfig(sources=(source.model_copy(update={"required": True}),)))
     reward = CompositeReward(setup)

@@ -27,12 +27,13 @@ from paras2s.data_gen.candidates import ledger_of_prompts
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions
 from paras2s.errors import ConfigError, DataError, JudgeError
-from paras2s.pipeline.distill import LEARNED_FILE, train_small
+from paras2s.pipeline.distill import train_small
 from paras2s.pipeline.learned_answers import (
     DEGENERATE,
     KEPT_OUT,
     KEPT_OUT_AGAIN,
     LEARNED,
+    LEARNED_FILE,
     AnswerFile,
     AnswerRow,
     read_answers,

@@ -130,10 +130,10 @@ class JudgeAudit:
         wrong = {(row.query_id, row.answer_index): row for row in self._of(BAD)}
         made = []
         for row in self.probed:
-            clips = [self._clip(side.answer_clip) for side in (row, wrong[row.query_id, row.answer_index])]
+            gold, worse = (self._clip(side.answer_clip) for side in (row, wrong[row.query_id, row.answer_index]))
             clip = self._clip(row.question_clip) if self.judge.needs_question_audio else None
             question = Utterance(clip, row.question_text, row.style)
-            made += [Pair(question, *clips), Pair(question, *reversed(clips))]
+            made += [Pair(question, gold, worse), Pair(question, worse, gold)]
         return made
 
     def _hacks(self) -> list[tuple[AnswerRow, Clip]]:
