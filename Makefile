@@ -31,7 +31,8 @@ unisrm: .venv/.unisrm
 gpu-check: .venv/.offline
 	$(BIN)/python tools/gpu_check.py --out gpu.jsonl $(TINY)
 
-# Five thousand damaged files against every reader, to docs/reliability.md; then the tests of hostile replies, settings and signals.
+# Five thousand damaged files against every reader and ten thousand hostile words, to docs/reliability.md; then the tests of
+# hostile replies, settings and signals.
 chaos: .venv/.dev
 	$(BIN)/python tests/chaos/campaign.py --out docs/reliability.md
 	$(BIN)/python -m pytest tests/chaos

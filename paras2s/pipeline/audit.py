@@ -262,6 +262,8 @@ def reward_model_record(run: Run, dataset: Dataset, model: RewardModel | None = 
     path = run.reward_dir / AUDITS
     if model is None and path.is_file():
         return dict(read_json(path))
+    if not (run.reward_dir / LEARNED_FILE).is_file():
+        return None
     audit = audit_reward_model(run, dataset, model or RewardModel.load(run.reward_dir))
     if audit is not None:
         write_json(path, audit.to_json())

@@ -1,4 +1,4 @@
-"""The campaign on input: thousands of mutations of intact files over every reader; its table goes to docs/reliability.md.
+"""The campaign on input: mutations of intact files over every reader, and hostile words; its tables go to docs/reliability.md.
 
 `python tests/chaos/campaign.py --count 5000 --out docs/reliability.md`, or `make chaos`. Every mutation comes from the seed,
 the reader and its number, so that a failure can be made again alone.
@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
 from chaos.readers import READERS, Reader  # noqa: E402
+from chaos.words import run_words, section  # noqa: E402
 from paras2s.errors import ParaS2SError  # noqa: E402
 
 HANG_S = 20.0
@@ -137,13 +138,15 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--words", type=int, default=10_000, help="hostile words; --count 0 keeps the page's mutations")
     options = parser.parse_args()
-    result = run(options.count, options.seed)
-    text = page(result, options.seed)
+    result, words = run(options.count, options.seed), run_words(options.words, options.seed)
+    before = options.out.read_text(encoding="utf-8") if options.out and not options.count else page(result, options.seed)
+    text = f"{before.partition('## Hostile words')[0].rstrip()}\n\n{section(words, options.seed)}"
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
     print(text)
-    sys.exit(1 if result.failures or peak_gib() > LARGEST_GIB else 0)
+    sys.exit(1 if result.failures or words.failures or peak_gib() > LARGEST_GIB else 0)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from chaos import campaign
+import pytest
+
+from chaos import campaign, words
 from chaos.readers import READERS
 
 
@@ -13,6 +15,18 @@ def test_mutated_files_are_read_or_refused() -> None:
     assert not result.failures, "\n".join(result.failures)
     assert min(result.counts[name] for name in READERS) == 6
     assert sum(result.refused.values()) > len(READERS)
+
+
+def test_hostile_words_are_data_everywhere() -> None:
+    result = words.run_words(150, seed=1)
+    assert not result.failures, "\n".join(result.failures)
+
+
+def test_words_that_get_out_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paras2s.utils.tables.escape_markdown", lambda text: text)
+    monkeypatch.setattr(words, "read_score", lambda text: (5.0, ""))
+    failed = {failure.partition(" 0")[0] for failure in words.run_words(1, seed=1).failures}
+    assert {"replies that quote them"} <= failed
 
 
 def test_an_error_of_another_library_is_a_failure(tmp_path: Path) -> None:
