@@ -66,9 +66,11 @@ def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, l
 
     The other is of the same contrast where there is one. `most`: contrasts of a category.
     """
-    shown: dict[str, str] = {}
+    of_query: dict[str, list[str]] = {}
     for demonstration in dataset.demonstrations:
-        shown.setdefault(demonstration.query_id, demonstration.clip)
+        of_query.setdefault(demonstration.query_id, []).append(demonstration.clip)
+    # Scripted answers of a style are the same for all queries: in turn, they are not always the first.
+    shown = {name: clips[number % len(clips)] for number, (name, clips) in enumerate(of_query.items())}
     queries = [query for query in dataset.queries if query.id in shown and query.style is not None]
     kept = {
         contrast
