@@ -45,7 +45,7 @@ TEACHER, MODEL = "teacher", "reward model"
 # asked: each would have to be loaded beside the workers that load it.
 JUDGING = ("rubric", "llm", "pairwise", "unisrm")
 # Contrasts of a category that a judge is asked about, and that a reward model is.
-MOST_PROBED, MOST_COMPARED = 12, 20
+MOST_PROBED, MOST_COMPARED = 8, 20
 GOOD_FROM = 4.0
 HACKS = (*TAUGHT, "reversed")
 MORE_LABELS = (

@@ -66,11 +66,9 @@ def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, l
 
     The other is of the same contrast where there is one. `most`: contrasts of a category.
     """
-    of_query: dict[str, list[str]] = {}
+    shown: dict[str, list[str]] = {}
     for demonstration in dataset.demonstrations:
-        of_query.setdefault(demonstration.query_id, []).append(demonstration.clip)
-    # Scripted answers of a style are the same for all queries: in turn, they are not always the first.
-    shown = {name: clips[number % len(clips)] for number, (name, clips) in enumerate(of_query.items())}
+        shown.setdefault(demonstration.query_id, []).append(demonstration.clip)
     queries = [query for query in dataset.queries if query.id in shown and query.style is not None]
     kept = {
         contrast
@@ -82,16 +80,18 @@ def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, l
         others = [other for other in queries if other.category == query.category and other.style != query.style]
         if others and query.contrast_id in kept:
             other = next((other for other in others if other.contrast_id == query.contrast_id), others[0])
-            for system, answered in ((TOPLINE, query), (BAD, other)):
-                rows[system].append(_row(query, system, shown[answered.id]))
+            # All of them: a judge may misread a sentence that is the first of its style for every query.
+            for number, clip in enumerate(shown[query.id]):
+                rows[TOPLINE].append(_row(query, TOPLINE, number, clip))
+                rows[BAD].append(_row(query, BAD, number, shown[other.id][number % len(shown[other.id])]))
     return rows
 
 
-def _row(query: Query, system: str, clip: str) -> AnswerRow:
+def _row(query: Query, system: str, number: int, clip: str) -> AnswerRow:
     assert query.category is not None
     return AnswerRow(
         system=system, query_id=query.id, contrast_id=query.contrast_id, category=query.category, style=query.style or "",
-        question_text=query.text or "", question_clip=query.clip, answer_index=0, text_stream="", transcript=None, tone=None,
+        question_text=query.text or "", question_clip=query.clip, answer_index=number, text_stream="", transcript=None, tone=None,
         tone_scores={}, score=None, unscored="not judged yet", reason="", family=None, fitting=False, answer_clip=clip,
         duration_s=0.0, word_error_rate=None, judge="", model_score=None,
     )  # fmt: skip
