@@ -91,9 +91,9 @@ def _row(query: Query, system: str, number: int, clip: str) -> AnswerRow:
     assert query.category is not None
     return AnswerRow(
         system=system, query_id=query.id, contrast_id=query.contrast_id, category=query.category, style=query.style or "",
-        question_text=query.text or "", question_clip=query.clip, answer_index=number, text_stream="", transcript=None, tone=None,
-        tone_scores={}, score=None, unscored="not judged yet", reason="", family=None, fitting=False, answer_clip=clip,
-        duration_s=0.0, word_error_rate=None, judge="", model_score=None,
+        question_text=query.text or "", question_clip=query.clip, answer_index=number, text_stream="", transcript=None,
+        tone=None, tone_scores={}, score=None, unscored="not judged yet", reason="", family=None, fitting=False,
+        answer_clip=clip, duration_s=0.0, word_error_rate=None, judge="", model_score=None,
     )  # fmt: skip
 
 
