@@ -3,26 +3,33 @@
 Reinforcement of the words lets the sound go: an answer's audio tokens are paid for what its text says. The likelihood of
 demonstrations holds the audio stream (or the text stream, or both) where the warm-up left it. What a step learns from depends
 on the seed and the step alone, so that a resumed run learns from the same (`batch_of_step`).
+
+The adaptive anchor (WavAlign, arXiv 2604.14932; `trainer/vita_audio_rl_sft_trainer_masked.py` of its code) gives the policy
+gradient a share `rl_share` and the anchor the rest of 1, times its weight.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
-from paras2s.configs.schema.align import AnchorConfig
+from paras2s.configs.schema.align import AdaptiveConfig, AnchorConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
 from paras2s.policy.types import Prompt
 from paras2s.train.sft import Example, add_sft_gradients, stream_masks
 from paras2s.train.single_device import Devices
+from paras2s.types import Reward, Unscored
 from paras2s.utils.epochs import rows_of_step
 from paras2s.utils.seeds import Stream
 
 STREAMS = ("text", "audio")
+# The highest variance that rewards from 1 to 5 can have.
+LARGEST_VARIANCE = 4.0
 Augment = Callable[[Prompt, np.random.Generator], Prompt]
 
 
@@ -46,6 +53,22 @@ def batch_of_step(config: AnchorConfig | None, examples: Examples, seed: int, st
     rng = np.random.default_rng([seed, Stream.ANCHOR_AUGMENT, step])
     chosen = [examples[row] for row in rows]
     return tuple(replace(example, prompt=examples.augment(example.prompt, rng)) for example in chosen)
+
+
+def next_rl_share(config: AdaptiveConfig, rewards: Sequence[Sequence[Reward | Unscored]], before: float | None) -> float:
+    """Return the share of the policy gradient in an update with rewards [B, G]; `before`: that of the last update, if any.
+
+    Unscored answers do not count, nor do groups of them alone.
+    """
+    shares = []
+    for group in rewards:
+        values = [reward.value for reward in group if isinstance(reward, Reward)]
+        if values:
+            # A sigmoid that no reward makes overflow.
+            gate = 0.5 * (1.0 + math.tanh(config.slope * (max(values) - config.threshold) / 2))
+            shares.append(config.largest * gate * min(float(np.var(values)) / LARGEST_VARIANCE, 1.0))
+    share = float(np.mean(shares))
+    return share if before is None else (1 - config.smoothing) * share + config.smoothing * before
 
 
 def add_anchor(

@@ -28,15 +28,20 @@ PARTS = "parts"
 
 @dataclass(frozen=True)
 class Position:
-    """The number of updates a checkpoint has seen, and the fingerprint of the weights that its training began with."""
+    """The number of updates a checkpoint has seen, and the fingerprint of the weights that its training began with.
+
+    `rl_share` is the adaptive anchor's last share of the policy gradient, None without such an anchor.
+    """
 
     next_step: int
     base: str | None = None
+    rl_share: float | None = None
 
 
 def write_position(folder: Path, position: Position) -> None:
     """Write `trainer.json`, which makes the checkpoint complete."""
-    write_json(folder / COMPLETE, {"version": VERSION, "next_step": position.next_step, "base": position.base})
+    adaptive = {} if position.rl_share is None else {"rl_share": position.rl_share}
+    write_json(folder / COMPLETE, {"version": VERSION, "next_step": position.next_step, "base": position.base, **adaptive})
 
 
 def read_position(folder: Path) -> Position:
@@ -48,7 +53,8 @@ def read_position(folder: Path) -> Position:
     path = folder / COMPLETE
     held = read_json(path)
     try:
-        version, position = int(held.get("version", 1)), Position(int(held["next_step"]), held.get("base"))
+        position = Position(int(held["next_step"]), held.get("base"), held.get("rl_share"))
+        version = int(held.get("version", 1))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: does not say which step it is of ({one_line(error)}); take another checkpoint") from error
     if version > VERSION:

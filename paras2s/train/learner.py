@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from paras2s.configs.schema.align import AlignConfig
+from paras2s.configs.schema.align import AlignConfig, AnchorConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy, flat
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.policy.weights import to_arrays
 from paras2s.train.advantages import Values, advantages_of
 from paras2s.train.algorithm import rule_of
-from paras2s.train.anchor import add_anchor, anchor_metrics
+from paras2s.train.anchor import add_anchor, anchor_metrics, next_rl_share
 from paras2s.train.answer_metrics import answer_metrics
 from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
-from paras2s.train.checkpoint import Position, check_base, training_bytes, write_position
+from paras2s.train.checkpoint import Position, check_base, read_position, training_bytes, write_position
 from paras2s.train.losses import OBJECTIVES, SUMS, LossNormalizer, ObjectiveResult, truncated_importance
 from paras2s.train.passes import add_gradients, passes_at_once, side_by_side
 from paras2s.train.sft import Example
@@ -82,6 +82,8 @@ class Learner:
         groups += [{"params": adaptor, "peak": config.optimizer.adaptor_lr}] if adaptor else []
         self.optimiser = torch.optim.AdamW(groups, weight_decay=0.0, betas=(0.9, 0.99), fused=True)
         self.next_step = 0
+        # Of the adaptive anchor, in the last update.
+        self.rl_share: float | None = None
         # Of the last step's answers [B, G]; None for an answer from which nothing was learned.
         self.advantages: Values = []
 
@@ -118,6 +120,8 @@ class Learner:
             "staleness": float(np.mean([self.next_step - rollout.policy_version for rollout in rollouts])),
             **answer_metrics(rollouts, rewards),
         }
+        anchor, rl_share = self._anchor_of(rewards)
+        metrics |= {} if rl_share is None else {"rl_share": rl_share}
         chosen = top_groups_by_reward_std(advantages.compared, self.config.objective.groups_per_update)
         self.advantages = [row if group in chosen else [None] * len(row) for group, row in enumerate(advantages.groups)]
         if chosen:
@@ -132,21 +136,31 @@ class Learner:
             padding = micro_batches(prompts, rollouts, advantages.groups, chosen[:1], 1)[:1]
             padding *= self.devices.passes(len(batches)) - len(batches)
             on_policy = all(rollouts[number].policy_version == self.next_step for number in chosen)
-            metrics |= self._update(batches, padding, anchored, on_policy, at_once)
+            metrics |= self._update(batches, padding, (anchor, anchored), on_policy, at_once, rl_share)
         self.next_step += 1
+        self.rl_share = rl_share
         return metrics
+
+    def _anchor_of(self, rewards: Sequence[Sequence[Reward | Unscored]]) -> tuple[AnchorConfig | None, float | None]:
+        """Return the anchor with its weight in this update, and the share of the policy gradient; None: it has no share."""
+        anchor = self.config.objective.anchor
+        if anchor is None or anchor.adaptive is None or not anchor.weight:
+            return anchor, None
+        share = next_rl_share(anchor.adaptive, rewards, self.rl_share)
+        return anchor.model_copy(update={"weight": anchor.weight * (1 - share)}), share
 
     def _update(
         self,
         batches: Sequence[MicroBatch],
         padding: Sequence[MicroBatch],
-        anchored: Sequence[Example],
+        anchored: tuple[AnchorConfig | None, Sequence[Example]],
         on_policy: bool,
         at_once: int,
+        rl_share: float | None,
     ) -> Metrics:
         """Add up the gradient of this rank's micro-batches as if all ranks' were one batch, then step the optimiser.
 
-        `padding` goes through as well, and adds nothing. `at_once` passes run at a time.
+        `padding` goes through as well, and adds nothing. `at_once` passes run at a time. `rl_share` weighs the policy's loss.
         """
         model, dtype = self.policy.model, self.compute_dtype
         tokens = [token_batch(batch.answers, dtype, self.policy.device) for batch in batches]
@@ -160,7 +174,8 @@ class Learner:
         def pass_of(batch: MicroBatch, known: TokenBatch, ref_logp: torch.Tensor) -> tuple[torch.Tensor, _Forward]:
             result = self._forward(batch, known, ref_logp, normalizer)
             # Several devices average their gradients, and the loss is a sum over them.
-            return result.objective.loss * self.devices.world, result.detached()
+            factor = self.devices.world * (1.0 if rl_share is None else rl_share)
+            return result.objective.loss * factor, result.detached()
 
         known_references = zip(batches, tokens, references[: len(batches)], strict=True)
         passes = [partial(pass_of, *known) for known in known_references]
@@ -169,8 +184,8 @@ class Learner:
                 tally.add(result, parity(known, result.logp))
             for batch in padding:
                 torch.autograd.backward(0.0 * self._logp(batch).sum())
-            anchor_losses = self._add_anchor(anchored)
-        metrics = self._checked(tally, on_policy) | self._anchor_metrics(anchor_losses)
+            anchor_losses = self._add_anchor(*anchored)
+        metrics = self._checked(tally, on_policy) | self._anchor_metrics(anchored[0], anchor_losses)
         norm = self.devices.clip(model.parameters(), self.config.optimizer.max_grad_norm)
         if not np.isfinite(norm):
             raise PolicyError(f"step {self.next_step}: the gradient's norm is {norm}; lower align.optimizer.lr")
@@ -179,20 +194,18 @@ class Learner:
         self.optimiser.step()
         return metrics | {"grad_norm": norm}
 
-    def _add_anchor(self, anchored: Sequence[Example]) -> np.ndarray | None:
+    def _add_anchor(self, anchor: AnchorConfig | None, anchored: Sequence[Example]) -> np.ndarray | None:
         """Add the anchor's gradient, where this update has one; return this rank's part of its losses."""
-        anchor = self.config.objective.anchor
         if anchor is None or not anchored:
             return None
         return add_anchor(self.policy, self.devices, anchor, anchored, self.config.optimizer.micro_batch_size)
 
-    def _anchor_metrics(self, losses: np.ndarray | None) -> Metrics:
+    def _anchor_metrics(self, anchor: AnchorConfig | None, losses: np.ndarray | None) -> Metrics:
         """Return the anchor's metrics over all ranks.
 
         Raises:
             PolicyError: its loss is not finite.
         """
-        anchor = self.config.objective.anchor
         if anchor is None or losses is None:
             return {}
         metrics = anchor_metrics(anchor, self.devices.total(losses))
@@ -289,7 +302,7 @@ class Learner:
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint (see `checkpoint.save_training`)."""
-        self.devices.save(folder, self.policy, self.optimiser, Position(self.next_step, self.base))
+        self.devices.save(folder, self.policy, self.optimiser, Position(self.next_step, self.base, self.rl_share))
 
     def restore(self, folder: Path) -> None:
         """Continue from a checkpoint; the reference stays the policy this learner was made with.
@@ -299,6 +312,7 @@ class Learner:
         """
         check_base(folder, self.base)
         self.next_step = self.devices.restore(folder, self.policy, self.optimiser)
+        self.rl_share = read_position(folder).rl_share
 
     def export(self, folder: Path) -> None:
         """Write the policy, adapters merged, under the released names. The last thing a learner does."""

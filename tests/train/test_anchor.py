@@ -19,14 +19,16 @@ from tiny.learner import GROUP, STEPS, Demonstrations, examples, make_prompts, r
 from tiny.settings import align_config
 from torch import Tensor
 
-from paras2s.configs.schema.align import AnchorConfig
-from paras2s.errors import PolicyError
+from paras2s.configs.schema.align import AdaptiveConfig, AnchorConfig, ObjectiveConfig
+from paras2s.configs.schema.base import parse_config
+from paras2s.errors import ConfigError, PolicyError
 from paras2s.policy.types import Prompt, Sampling
-from paras2s.train.anchor import anchor_metrics, batch_of_step
+from paras2s.train.anchor import anchor_metrics, batch_of_step, next_rl_share
 from paras2s.train.learner import Learner
 from paras2s.train.sft import Example, stream_losses
 from paras2s.train.single_device import Devices
-from paras2s.types import TEXT
+from paras2s.types import TEXT, Reward, Unscored
+from paras2s.utils.io import read_json
 
 
 class Watched(Devices):
@@ -126,6 +128,71 @@ def test_it_teaches_what_is_demonstrated() -> None:
     """With nothing but the anchor to learn from, the demonstrations' audio becomes likelier."""
     rows = advance(make_learner({"weight": 20.0, "demonstrations": 5}, kl_weight=0.0, steps=100), 25)
     assert rows[-1]["anchor_loss_audio"] < 0.7 * rows[0]["anchor_loss_audio"]
+
+
+# -- the adaptive anchor ----------------------------------------------------------------------------------------------
+
+
+def groups_of(*rows: list[float | None]) -> list[list[Reward | Unscored]]:
+    return [[Unscored("j", "") if value is None else Reward(value, {}) for value in row] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "before", "share"),
+    [
+        # 0.8 x sigmoid(5 x (5 - 3)) x (8 / 3) / 4, with nothing before it.
+        ([[5, 1, 3]], None, 0.8 * 0.9999546021312976 * (8 / 3) / 4),
+        # Half open at the threshold: 0.8 x 0.5 x 1 / 4; a flat group counts as 0, a group without a score not at all.
+        ([[3, 1], [5, 5], [None, None], [3, None, 1]], None, (0.1 + 0 + 0.1) / 3),
+        # Smoothed: a tenth of the new value (the variance of 16 counts as 4) and nine tenths of the old one.
+        ([[11, 3]], 0.5, 0.1 * 0.8 + 0.9 * 0.5),
+        ([[1, 1]], 0.5, 0.45),
+    ],
+    ids=["one group", "several", "smoothed", "nothing to learn"],
+)
+def test_the_share_of_the_policy_gradient_by_hand(rows: Any, before: float | None, share: float) -> None:
+    assert next_rl_share(AdaptiveConfig(), groups_of(*rows), before) == pytest.approx(share, abs=1e-12)
+
+
+def test_an_adaptive_update_is_shared_out() -> None:
+    """Its gradient is the share of the policy's, and the rest of 1 times the weight of the anchor's."""
+    adaptive: dict[str, Any] = {"weight": 0.5, "adaptive": {"threshold": 0.0}}
+    plain, fixed, shared = (make_learner(one) for one in (None, {"weight": 1.0}, adaptive))
+    rows = [advance(learner)[0] for learner in (plain, fixed, shared)]
+    share = rows[2]["rl_share"]
+    assert 0 < share < 0.8
+    assert "rl_share" not in rows[1]
+    (of_policy,), (of_both,), (found,) = (one.devices.gradients for one in (plain, fixed, shared))  # type: ignore[attr-defined]
+    for policy, both, one in zip(of_policy, of_both, found, strict=True):
+        torch.testing.assert_close(one, share * policy + (1 - share) * 0.5 * (both - policy), atol=1e-6, rtol=0)
+    assert rows[2]["anchor_loss"] == pytest.approx((1 - share) * 0.5 * rows[1]["anchor_loss"])
+
+
+def test_its_share_is_resumed(tmp_path: Path) -> None:
+    complete, first, second, plain = (make_learner({"adaptive": {}} if n < 3 else {}) for n in range(4))
+    expected = advance(complete, 4)
+    log = advance(first, 2)
+    first.save(tmp_path / "adaptive")
+    second.restore(tmp_path / "adaptive")
+    assert log + advance(second, 2) == expected
+    assert_same_weights(complete, second)
+    advance(plain)
+    plain.save(tmp_path / "plain")
+    assert set(read_json(tmp_path / "plain" / "trainer.json")) == {"version", "next_step", "base"}
+
+
+def test_named_objectives_lie_beneath_what_is_given() -> None:
+    anchored = ObjectiveConfig(named="anchored", kl_weight=0.1)
+    assert (anchored.average, anchored.audio_weight, anchored.kl_weight, anchored.anchor) == (
+        "per_stream", 0.0, 0.1, AnchorConfig(weight=3.0),
+    )  # fmt: skip
+    given = ObjectiveConfig.model_validate({"named": "adaptive", "audio_weight": 0.3, "anchor": {"weight": 2}})
+    assert (given.audio_weight, given.anchor) == (0.3, AnchorConfig(weight=2, adaptive=AdaptiveConfig()))
+    assert ObjectiveConfig.model_validate(given.model_dump()) == given
+    with pytest.raises(ConfigError, match="named"):
+        parse_config({"named": "joined"}, "x", ObjectiveConfig)
+    with pytest.raises(ConfigError, match="adaptive shares out every update"):
+        parse_config({"anchor": {"every": 2, "adaptive": {}}}, "x", ObjectiveConfig)
 
 
 # -- where it is off, and what a step learns from ---------------------------------------------------------------------

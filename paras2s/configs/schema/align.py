@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from paras2s.configs.schema.base import Section
+from paras2s.configs.schema.families import merge
 
 # The most answers that every policy takes through its layers in one pass.
 LAYERED_ROWS = 32
@@ -63,6 +64,19 @@ def algorithm_names() -> list[str]:
     return sorted(path.stem for path in ALGORITHMS.glob("[a-z]*.py"))
 
 
+class AdaptiveConfig(Section):
+    """The shares of policy gradient and SFT by what the rewards of a step tell (WavAlign, Chen et al., 2026).
+
+    A group's share of the policy gradient is `largest` x sigmoid(`slope` x (its best reward - `threshold`)) x (the variance of
+    its rewards / 4, at most 1); a step's is the mean over its groups, smoothed over updates. The rest of 1 is the anchor's.
+    """
+
+    largest: float = Field(0.8, gt=0, le=1, description="largest share of the policy gradient")
+    slope: float = Field(5.0, gt=0, description="steepness of the gate by the best reward of a group")
+    threshold: float = Field(3.0, description="best reward of a group at which that gate is half open")
+    smoothing: float = Field(0.9, ge=0, lt=1, description="share of the last update's value in the new value")
+
+
 class AnchorConfig(Section):
     """An SFT loss on the warm-up's demonstrations, added to the policy gradient of the same update.
 
@@ -75,6 +89,15 @@ class AnchorConfig(Section):
     streams: Literal["audio", "text", "both"] = Field("audio", description="streams whose likelihood the loss raises")
     every: int = Field(1, ge=1, description="add the loss to every n-th update")
     demonstrations: int = Field(16, ge=1, description="demonstrations in an update")
+    adaptive: AdaptiveConfig | None = Field(
+        None, description="weigh policy gradient and anchor by the rewards of the step, {}: as published; null: as given"
+    )
+
+    @model_validator(mode="after")
+    def _adapts_in_every_update(self) -> AnchorConfig:
+        if self.adaptive is not None and self.every > 1:
+            raise ValueError("adaptive shares out every update; leave `every` at 1, or adaptive at null")
+        return self
 
     @property
     def weights(self) -> tuple[float, float]:
@@ -82,9 +105,19 @@ class AnchorConfig(Section):
         return self.weight * (self.streams != "audio"), self.weight * (self.streams != "text")
 
 
+# Named objectives: the words alone are rewarded and the sound is anchored, with a fixed weight or with WavAlign's.
+NAMED_OBJECTIVES: dict[str, dict[str, Any]] = {
+    "anchored": {"average": "per_stream", "audio_weight": 0.0, "anchor": {"weight": 3.0}},
+    "adaptive": {"average": "per_stream", "audio_weight": 0.0, "anchor": {"weight": 1.0, "adaptive": {}}},
+}
+
+
 class ObjectiveConfig(Section):
     """The algorithm and its loss; each key is described beside its formula in train/losses.py."""
 
+    named: Literal["anchored", "adaptive"] | None = Field(
+        None, description="settings by name, beneath those given: text-only policy gradient with anchored speech, or adaptive"
+    )
     loss_type: str = Field("grpo", description="the algorithm: the name of a file in train/algorithms")
     scale_rewards: Literal["group", "none", "sources"] = Field(
         "none", description="group: divide advantages by their std (the paper); sources: each source by its own (GDPO)"
@@ -111,6 +144,12 @@ class ObjectiveConfig(Section):
     kl_form: Literal["sum", "joint"] = Field("sum", description="sum of each token's k3, or k3 of the step's joint log-prob")
     kl_bias_correction: bool = False
     anchor: AnchorConfig | None = Field(None, description="SFT loss on demonstrations in the same update; null: off")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_named(cls, values: Any) -> Any:
+        named = values.get("named") if isinstance(values, dict) else None
+        return merge(NAMED_OBJECTIVES.get(named, {}), values) if isinstance(named, str) else values
 
     @field_validator("loss_type")
     @classmethod
