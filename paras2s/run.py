@@ -7,7 +7,8 @@ import os
 import subprocess
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +159,13 @@ class Run:
 
         model, tone = self.reward_dir.resolve(), (self.data_dir / "tone_agent.json").resolve()
         refreshed = [path.resolve() for after, path in self.refreshed_models().items() if updates is None or after <= updates]
-        return RewardSetup(self.config.reward, model, tone, refreshed[-1] if refreshed else None)
+        setup = RewardSetup(self.config.reward, model, tone, refreshed[-1] if refreshed else None)
+        if not setup.needs("self_contrast"):
+            return setup
+        # It brings torch and the policies.
+        from paras2s.rollout.answer_reader import open_reader
+
+        return replace(setup, open_reader=partial(open_reader, self.sft_dir.resolve(), self.config.policy))
 
     @property
     def metrics_path(self) -> Path:

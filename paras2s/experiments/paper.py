@@ -16,10 +16,10 @@ from paras2s.pipeline.ablate import draw, hack_table, judge_claim, paired_claim,
 from paras2s.utils.io import read_json, write_text
 from paras2s.utils.tables import Table, number_text
 
-# In the paper's order; the last eight are ours.
+# In the paper's order; the last nine are ours.
 FIGURES = (
     "table2", "fig2a", "fig2b", "fig3a", "fig3b", "fig3c", "table7", "equal_labels", "reward_sources", "overoptimisation",
-    "algorithms", "staleness", "budget", "budget_quick", "anchor",
+    "algorithms", "staleness", "budget", "budget_quick", "anchor", "objectives",
 )  # fmt: skip
 
 HEAD = """# The paper's figures, in miniature

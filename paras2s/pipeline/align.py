@@ -14,7 +14,7 @@ from paras2s.errors import ConfigError, DataError, PolicyError
 from paras2s.grpo import train_grpo
 from paras2s.pipeline.audit import audit_rewards
 from paras2s.pipeline.demonstrations import learned_demonstrations
-from paras2s.pipeline.preflight import check_align
+from paras2s.pipeline.preflight import check_align, check_style_in_words
 from paras2s.pipeline.refresh import open_refresher
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import is_checkpoint, kind_of, policy_class
@@ -38,7 +38,7 @@ class RewardQuestions:
         setup = run.reward_setup()
         self._queries, self._folder = queries, run.data_dir.resolve()
         self._styles: list[str] | list[None] = [None] * len(queries)
-        if queries and setup.needs_style:
+        if queries and (setup.needs_style or run.config.align.objective.distilled is not None):
             rows = np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries])
             self._styles = dataset.user_tone.predict(rows)
         self._encode = question_encoder(dataset, queries) if setup.needs(RewardModel.name) else None
@@ -120,6 +120,12 @@ def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
     audit_rewards(run, dataset, lambda queries: RewardQuestions(run, dataset, queries))
     config = run.config.align
     kind = policy_class(run.config.policy.kind or kind_of(run.sft_dir))
+    readers = {
+        "align.objective.self_distill": config.objective.distilled is not None,
+        "reward.sources: self_contrast": any(source.kind == "self_contrast" for source in run.config.reward.sources),
+    }
+    for key in (key for key, used in readers.items() if used):
+        check_style_in_words(run.config, kind, dataset.user_tone.labels, key)
 
     def augment(prompt: Prompt, rng: np.random.Generator) -> Prompt:
         return kind.augment_prompt(prompt, config.augment, rng)

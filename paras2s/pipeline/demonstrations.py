@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from paras2s.configs.schema.run import WarmupConfig
+from paras2s.configs.schema.styles import words_of
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import prepare_prompts
 from paras2s.errors import DataError
@@ -46,8 +47,13 @@ def learned_demonstrations(dataset: Dataset, config: WarmupConfig) -> list[Demon
     return [demonstration for demonstration in dataset.demonstrations if demonstration.query_id in learned]
 
 
-def make_examples(policy: Policy, dataset: Dataset, demonstrations: Sequence[Demonstration]) -> list[Example]:
-    """Make examples (prompt and target) of demonstrations; what several share is encoded once."""
+def make_examples(
+    policy: Policy, dataset: Dataset, demonstrations: Sequence[Demonstration], style_words: Mapping[str, str] | None = None
+) -> list[Example]:
+    """Make examples (prompt and target) of demonstrations; what several share is encoded once.
+
+    `style_words` are the run's own; None: the examples do not know their styles, since no prompt tells them.
+    """
     answered = {row.query_id for row in demonstrations}
     queries = [query for query in dataset.queries if query.id in answered]
     prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
@@ -55,7 +61,14 @@ def make_examples(policy: Policy, dataset: Dataset, demonstrations: Sequence[Dem
         (clip, text): policy.encode_demonstration(dataset, clip, text)
         for clip, text in sorted({(row.clip, row.text) for row in demonstrations})
     }
-    return [Example(prompts[row.query_id], targets[row.clip, row.text]) for row in demonstrations]
+    styles = {query.id: query.style for query in queries if style_words is not None}
+    words = {name: words_of(style, style_words or {}) for name, style in styles.items() if style is not None}
+    return [Example(prompts[row.query_id], targets[row.clip, row.text], words.get(row.query_id, "")) for row in demonstrations]
+
+
+def style_words_of(run: Run) -> Mapping[str, str] | None:
+    """Return the run's own words of styles where its warm-up tells them, else None."""
+    return run.config.policy.style_words if run.config.warmup.style_share else None
 
 
 def first_policy(run: Run, dataset: Dataset, device: str | None = None) -> Policy:

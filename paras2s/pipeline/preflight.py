@@ -6,17 +6,20 @@ Files are opened and their headers read; no weights are loaded. What is wrong in
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from paras2s.configs.schema.run import OmniConfig, RunConfig
+from paras2s.configs.schema.styles import words_of
 from paras2s.errors import ConfigError, PolicyError
 from paras2s.pipeline.dry_run import devices_here, dry_run
 from paras2s.pipeline.skeletons import COUNTED, policy_skeleton
 from paras2s.planning.cluster import load_rates
 from paras2s.policy.adapters import has_adapters, read_adapters
 from paras2s.policy.answers import read_answer_settings
+from paras2s.policy.base import Policy
 from paras2s.policy.components import find_component
 from paras2s.policy.interleaved.base import InterleavedPolicy
 from paras2s.policy.registry import POLICIES, check_kind, is_checkpoint, kind_of, policy_class
@@ -87,6 +90,23 @@ def check_warmup(folder: Path, kind: str | None) -> None:
     """
     base = read_adapters(folder).base if has_adapters(folder) else folder
     policy_class(kind or kind_of(base)).check_warmup(base)
+
+
+def check_style_in_words(config: RunConfig, kind: type[Policy], styles: Sequence[str], key: str) -> None:
+    """Check that a policy can be told each of the styles that questions may have, for the setting `key`.
+
+    Raises:
+        ConfigError: a style has no words, or the demo's policy never learned them. PolicyError: its prompts have no text.
+    """
+    if kind.with_style is Policy.with_style:
+        raise PolicyError(f"{key}: {kind.__name__} cannot be told a question's style: its prompts have no text; leave it out")
+    for style in styles:
+        words_of(style, config.policy.style_words)
+    if config.policy.weights is None and not config.warmup.style_share:
+        raise ConfigError(
+            f"{key}: a policy that was trained from random weights understands a style in words only if its warm-up gave it; "
+            "set warmup.style_share, 0.5 for example, and warm up again"
+        )
 
 
 def check_decoder(run: Run) -> None:

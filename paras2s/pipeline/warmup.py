@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from paras2s.data_gen.dataset import Dataset
-from paras2s.pipeline.demonstrations import first_policy, learned_demonstrations, make_examples
+from paras2s.pipeline.demonstrations import first_policy, learned_demonstrations, make_examples, style_words_of
 from paras2s.pipeline.preflight import check_run
 from paras2s.policy.answers import answer_settings_of, write_answer_settings
 from paras2s.policy.registry import is_checkpoint, kind_of, policy_class
@@ -33,7 +33,7 @@ def open_updates(run: Run, dataset: Dataset) -> Iterator[Warmup | RankedWarmup]:
     demonstrations = learned_demonstrations(dataset, config)
     if config.learner is None:
         policy = first_policy(run, dataset)
-        yield Warmup(policy, make_examples(policy, dataset, demonstrations), config, run.config.seed)
+        yield Warmup(policy, make_examples(policy, dataset, demonstrations, style_words_of(run)), config, run.config.seed)
     else:
         # Ray is not loaded for a warm-up in this process.
         from paras2s.pipeline.warmup_ranks import open_ranks

@@ -19,7 +19,7 @@ from ray.util.placement_group import remove_placement_group
 
 from paras2s.configs.schema.run import RunConfig
 from paras2s.data_gen.dataset import load_dataset
-from paras2s.pipeline.demonstrations import first_policy, learned_demonstrations, make_examples
+from paras2s.pipeline.demonstrations import first_policy, learned_demonstrations, make_examples, style_words_of
 from paras2s.rollout.local_ray import start_ray
 from paras2s.rollout.worker_group import actor_options, errors_of_workers, reserve, wait_placed
 from paras2s.rollout.workers import meeting_point, open_devices, threads_for
@@ -66,7 +66,7 @@ class WarmupRank:
         """Encode every `ranks`-th demonstration; return where they are stored."""
         config = self._run.config.warmup
         own = learned_demonstrations(self._dataset, config)[rank::ranks]
-        return [ray.put(example) for example in make_examples(self._policy, self._dataset, own)]
+        return [ray.put(example) for example in make_examples(self._policy, self._dataset, own, style_words_of(self._run))]
 
     def begin(self, examples: Sequence[Any]) -> int:
         """Spread the policy over the ranks; return the size of a checkpoint in bytes."""

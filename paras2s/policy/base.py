@@ -228,6 +228,17 @@ class Policy(ABC):
         """Return a prompt with noise added for training, unchanged by default. It needs no weights: the driver has none."""
         return prompt
 
+    def with_style(self, prompt: Prompt, words: str) -> Prompt:
+        """Return a prompt that also says in words how the question was said, such as "in a sad voice", before its sound.
+
+        Raises:
+            PolicyError: this policy's prompts have no text.
+        """
+        raise PolicyError(
+            f"{type(self).__name__} cannot be told a question's style: its prompts have no text; leave out "
+            "align.objective.self_distill, warmup.style_share and the reward source self_contrast"
+        )
+
     def use_transcript(self) -> None:
         """Put a question's transcript into the text stream beside its sound from now on.
 

@@ -23,7 +23,7 @@ from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.sampler import uniforms_of
 from paras2s.policy.streams import Drawn, Reading, drawn_by, one_of, pack, roll
-from paras2s.policy.types import Generation, Prompt, SampleRequest, Sampling, Turn
+from paras2s.policy.types import Generation, Prompt, SampleRequest, Sampling, Turn, style_sentence, with_words
 from paras2s.policy.weights import open_tensors, shard_files
 from paras2s.types import Block
 from paras2s.utils.io import write_bytes
@@ -244,6 +244,11 @@ class OmniPolicy(Policy):
             features = np.zeros((len(text), vectors.shape[1]), dtype=vectors.dtype)
             features[continuous] = vectors
         return Prompt(np.zeros((len(text), 0), dtype=np.int64), text, features, continuous)
+
+    def with_style(self, prompt: Prompt, words: str) -> Prompt:
+        """See `Policy.with_style`: words before the sound, in the same turn."""
+        sound = int(np.argmax(prompt.text_ids == self.special[self.audio_marks[0]]))
+        return with_words(prompt, sound, self._words(style_sentence(words)))
 
     def _words(self, text: str) -> list[int]:
         return self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]

@@ -137,6 +137,23 @@ class Prompt:
         return len(self.text_ids)
 
 
+def with_words(prompt: Prompt, at: int, words: Sequence[int], beside: Sequence[int] = ()) -> Prompt:
+    """Return a prompt with text ids put in before position `at`, with the audio ids `beside` [K] beside each."""
+    features = prompt.features
+    return replace(
+        prompt,
+        text_ids=np.insert(prompt.text_ids, at, list(words)),
+        audio_ids=np.insert(prompt.audio_ids, at, [list(beside)] * len(words), axis=0) if words else prompt.audio_ids,
+        features=None if features is None else np.insert(features, at, np.zeros((len(words), features.shape[1])), axis=0),
+        continuous=np.insert(prompt.continuous, at, [False] * len(words)),
+    )
+
+
+def style_sentence(words: str) -> str:
+    """Return the sentence that tells a model how the question behind it was said; `words`: "in a sad voice"."""
+    return f"The question is said {words}.\n"
+
+
 def _unchanged(prompt: Prompt) -> Prompt:
     return prompt
 

@@ -22,6 +22,8 @@ from ray.util.placement_group import remove_placement_group
 
 from paras2s.configs.schema.align import RoleConfig, WorkersConfig
 from paras2s.configs.schema.run import RunConfig
+from paras2s.configs.schema.styles import words_of
+from paras2s.errors import ConfigError
 from paras2s.policy.types import ClipStore, Prompt, SampleRequest, Sampling
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout import workers
@@ -64,6 +66,19 @@ class PromptBatch:
     prompts: tuple[Prompt, ...]
     questions: tuple[RewardQuestion, ...]
     seeds: tuple[tuple[int, ...], ...]
+
+
+def styles_in_words(run: RunConfig, questions: Sequence[RewardQuestion]) -> list[str]:
+    """Return the questions' styles in words for the teacher of self-distillation; [] without it.
+
+    Raises:
+        ConfigError: the style of a question is not known, or has no words.
+    """
+    if run.align.objective.distilled is None:
+        return []
+    if unknown := [question.id for question in questions if question.style is None]:
+        raise ConfigError(f"align.objective.self_distill: the style of question {unknown[0]} is not known")
+    return [words_of(question.style or "", run.policy.style_words) for question in questions]
 
 
 @dataclass(frozen=True)
@@ -280,7 +295,8 @@ class Orchestrator:
 
         Returns the step's metrics, and the advantages [B, G] that the policy learned from.
         """
-        inputs = ray.put((answers.prompts.prompts, answers.rollouts, answers.rewards, anchored))
+        styles = styles_in_words(self.run, answers.prompts.questions)
+        inputs = ray.put((answers.prompts.prompts, answers.rollouts, answers.rewards, anchored, styles))
         steps = [learner.step.remote(inputs) for learner in self.learners]
         self._forward_while(lambda: bool(ray.wait(steps, num_returns=len(steps), timeout=0)[1]), steps)
         updates = ray.get(steps)

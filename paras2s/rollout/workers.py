@@ -313,7 +313,9 @@ class LearnerActor:
 
     def step(
         self,
-        inputs: tuple[Sequence[Prompt], Sequence[Rollout], Sequence[Sequence[Reward | Unscored]], Sequence[Example]],
+        inputs: tuple[
+            Sequence[Prompt], Sequence[Rollout], Sequence[Sequence[Reward | Unscored]], Sequence[Example], Sequence[str]
+        ],
     ) -> tuple[dict[str, Any], Values, list[Span]]:
         """Make one update; return its metrics, the advantages [B, G] it learned from, and the spans since the last update."""
         with self._recorder.span("update"):

@@ -2,7 +2,8 @@
 
 `ADVANTAGES` has one a rule, by `align.objective.scale_rewards`, or by the algorithm where that decides (`algorithm.rule_of`):
 "group" and "none" compare the weighted reward within its group (GRPO, Dr. GRPO), "sources" each source of reward by itself
-(GDPO), "best" takes the best answer of each group (rejection sampling), "pair" the best and the worst (DPO).
+(GDPO), "best" takes the best answer of each group (rejection sampling), "pair" the best and the worst (DPO), "every" each
+answer alike, flat groups too (self-distillation, which reads no reward).
 Alphabet: B groups, G answers in each.
 """
 
@@ -146,6 +147,11 @@ def pair_of_group(groups: Sequence[GroupRewards], weights: Mapping[str, float]) 
     return values
 
 
+def every_answer(groups: Sequence[GroupRewards], weights: Mapping[str, float]) -> Values:
+    """Self-distillation: 1 for every answer with a reward, whatever it is."""
+    return [[None if reward is None else 1.0 for reward in group] for group in groups]
+
+
 def _ends(group: GroupRewards) -> tuple[int | None, int | None]:
     """Return the positions of the lowest and the highest reward; None in a group that is flat or has fewer than two."""
     scored = [(reward.value, position) for position, reward in enumerate(group) if reward is not None]
@@ -165,6 +171,7 @@ ADVANTAGES: dict[str, Rule] = {
     "sources": by_source,
     "best": best_of_group,
     "pair": pair_of_group,
+    "every": every_answer,
 }
 # Those that mark answers with 1 or -1, whatever their rewards are.
 MARKS = ("best", "pair")
@@ -196,7 +203,7 @@ def advantages_of(
                 raise JudgeError(f"answer {answer} of group {number}: a reward of {reward.value}; a missing reward is Unscored")
     is_flat_group = [is_flat(group, rule == "sources", flat_std) for group in groups]
     advantages = [
-        [None if value is None or rule in MARKS else 0.0 for value in row] if flat else row
+        [None if value is None or rule in MARKS else 0.0 for value in row] if flat and rule != "every" else row
         for row, flat in zip(ADVANTAGES[rule](groups, weights or {}), is_flat_group, strict=True)
     ]
     compared = advantages

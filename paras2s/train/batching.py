@@ -20,11 +20,15 @@ from paras2s.types import AUDIO, TEXT, Block, Rollout
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The input of one forward pass: prompts, their answers' blocks, and the advantages of all answers in order [N]."""
+    """The input of one forward pass: prompts, their answers' blocks, and the advantages of all answers in order [N].
+
+    `styled` are the prompts that tell the question's style; () without a teacher.
+    """
 
     prompts: tuple[Prompt, ...]
     answers: tuple[tuple[Block, ...], ...]
     advantages: tuple[float, ...]
+    styled: tuple[Prompt, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,20 +104,22 @@ def micro_batches(
     advantages: Sequence[Sequence[float | None]],
     chosen: Sequence[int],
     micro_batch_size: int | None,
+    styled: Sequence[Prompt] = (),
 ) -> list[MicroBatch]:
     """Return the chosen groups' answers that have an advantage, in batches of at most `micro_batch_size` (None: one batch).
 
-    A group is split only where it alone is larger; its prompt is then read once a micro-batch.
+    A group is split only where it alone is larger; its prompt is then read once a micro-batch. `styled` [B]: see `MicroBatch`.
     """
     limit = micro_batch_size or sum(rollout.size for rollout in rollouts) + 1
     batches: list[MicroBatch] = []
-    held: list[tuple[Prompt, tuple[Block, ...], tuple[float, ...]]] = []
+    held: list[tuple[Prompt, tuple[Block, ...], tuple[float, ...], Prompt | None]] = []
     size = 0
 
     def close() -> None:
         if held:
             parts = tuple(zip(*held, strict=True))
-            batches.append(MicroBatch(parts[0], parts[1], tuple(value for group in parts[2] for value in group)))
+            values = tuple(value for group in parts[2] for value in group)
+            batches.append(MicroBatch(parts[0], parts[1], values, parts[3] if styled else ()))
         held.clear()
 
     for number in chosen:
@@ -125,7 +131,7 @@ def micro_batches(
                 size = 0
             values = tuple(value for row in part if (value := advantages[number][row]) is not None)
             blocks = tuple(select_answers(block, part) for block in rollouts[number].blocks)
-            held.append((prompts[number], blocks, values))
+            held.append((prompts[number], blocks, values, styled[number] if styled else None))
             size += len(part)
     close()
     return batches

@@ -93,15 +93,19 @@ class Learner:
         rollouts: Sequence[Rollout],
         rewards: Sequence[Sequence[Reward | Unscored]],
         anchored: Sequence[Example] = (),
+        styles: Sequence[str] = (),
     ) -> Metrics:
         """Make one update on G answers to each of B queries; return its metrics. Every rank gets all answers.
 
         `anchored` are the demonstrations of `align.objective.anchor` in this update; every rank gets all of them, too.
+        `styles` [B] are the questions' styles in words, where self-distillation tells its teacher.
 
         Raises:
             PolicyError: too many answers are unscored, sampler and learner have drifted apart, or loss or gradient is not
                 finite; nothing was changed.
         """
+        if self.config.objective.distilled is not None and not styles:
+            raise PolicyError("align.objective.self_distill: the styles of the questions are not given")
         rule, flat_std = rule_of(self.config.objective), self.config.sampling.flat_std
         advantages = advantages_of(rewards, rule, self.source_weights, flat_std)
         count = sum(map(len, rewards))
@@ -131,9 +135,10 @@ class Learner:
                 counts = [sum(value is not None for value in advantages.groups[number]) for number in own]
                 # Groups stay together: their prompt is read once, and pairs are pairs.
                 size = max(-(-sum(counts) // at_once), *counts)
-            batches = micro_batches(prompts, rollouts, advantages.groups, own, size)
+            styled = list(map(self.policy.with_style, prompts, styles))
+            batches = micro_batches(prompts, rollouts, advantages.groups, own, size, styled)
             # One answer, for passes that are made only so that other ranks need not wait for this one.
-            padding = micro_batches(prompts, rollouts, advantages.groups, chosen[:1], 1)[:1]
+            padding = micro_batches(prompts, rollouts, advantages.groups, chosen[:1], 1, styled)[:1]
             padding *= self.devices.passes(len(batches)) - len(batches)
             on_policy = all(rollouts[number].policy_version == self.next_step for number in chosen)
             metrics |= self._update(batches, padding, (anchor, anchored), on_policy, at_once, rl_share)
@@ -170,14 +175,20 @@ class Learner:
         model.train()
         # Before the passes with a gradient, so that the full weights of copy and policy are never in memory together.
         references = self._reference_logps([*batches, *padding], at_once)
+        teachers: Sequence[torch.Tensor | None] = [None] * len(batches)
+        if self.config.objective.distilled is not None:
+            styled = [replace(batch, prompts=batch.styled) for batch in (*batches, *padding)]
+            teachers = self._reference_logps(styled, at_once)[: len(batches)]
 
-        def pass_of(batch: MicroBatch, known: TokenBatch, ref_logp: torch.Tensor) -> tuple[torch.Tensor, _Forward]:
-            result = self._forward(batch, known, ref_logp, normalizer)
+        def pass_of(
+            batch: MicroBatch, known: TokenBatch, ref_logp: torch.Tensor, teacher_logp: torch.Tensor | None
+        ) -> tuple[torch.Tensor, _Forward]:
+            result = self._forward(batch, known, ref_logp, teacher_logp, normalizer)
             # Several devices average their gradients, and the loss is a sum over them.
             factor = self.devices.world * (1.0 if rl_share is None else rl_share)
             return result.objective.loss * factor, result.detached()
 
-        known_references = zip(batches, tokens, references[: len(batches)], strict=True)
+        known_references = zip(batches, tokens, references[: len(batches)], teachers, strict=True)
         passes = [partial(pass_of, *known) for known in known_references]
         with self.devices.gathered(self.policy):
             for known, result in zip(tokens, add_gradients(passes, list(model.parameters()), at_once), strict=True):
@@ -227,7 +238,14 @@ class Learner:
     def _logp(self, batch: MicroBatch) -> torch.Tensor:
         return flat(self.policy.logprobs(batch.prompts, batch.answers, self.sampling)).to(self.compute_dtype)
 
-    def _forward(self, batch: MicroBatch, known: TokenBatch, ref_logp: torch.Tensor, normalizer: LossNormalizer) -> _Forward:
+    def _forward(
+        self,
+        batch: MicroBatch,
+        known: TokenBatch,
+        ref_logp: torch.Tensor,
+        teacher_logp: torch.Tensor | None,
+        normalizer: LossNormalizer,
+    ) -> _Forward:
         logp = self._logp(batch)
         objective, old_logp, importance = self.config.objective, known.behaviour_logp, None
         if objective.tis_cap is not None:
@@ -236,7 +254,7 @@ class Learner:
         advantages = torch.tensor(batch.advantages, dtype=logp.dtype, device=logp.device)
         logps = known.batch(logp, ref_logp, old_logp)
         loss_of = OBJECTIVES[objective.loss_type]
-        loss = loss_of(logps, advantages, objective, self.sampling.max_steps, importance, normalizer)
+        loss = loss_of(logps, advantages, objective, self.sampling.max_steps, importance, normalizer, teacher_logp)
         return _Forward(loss, logp.detach())
 
     def _normalizer(self, tokens: Sequence[TokenBatch]) -> LossNormalizer:
@@ -258,7 +276,10 @@ class Learner:
         loss, differences = float(sums[0]), sums[1 + len(SUMS) :]
         if not np.isfinite(loss):
             raise PolicyError(f"step {self.next_step}: the loss is {loss}; lower align.optimizer.lr")
-        metrics: Metrics = {"loss": loss, **ObjectiveResult(torch.tensor(loss), tuple(sums[1 : 1 + len(SUMS)])).metrics}
+        result = ObjectiveResult(torch.tensor(loss), tuple(sums[1 : 1 + len(SUMS)]))
+        metrics: Metrics = {"loss": loss, **result.metrics}
+        if self.config.objective.distilled is not None:
+            metrics["behind_teacher"] = result.behind_teacher
         for number, stream in enumerate(STREAMS):
             apart, tokens = differences[2 * number : 2 * number + 2]
             if not tokens:

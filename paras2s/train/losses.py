@@ -17,6 +17,7 @@ from torch import Tensor
 
 from paras2s.configs.schema.align import ObjectiveConfig, algorithm_names
 from paras2s.train.algorithm import load_algorithm
+from paras2s.train.algorithms.self_distill import towards_teacher
 from paras2s.types import AUDIO, TEXT
 
 
@@ -41,7 +42,7 @@ class LossNormalizer:
 
 
 # Sums for the log, in this order: those of a batch in parts, or on several devices, are the sums of its parts.
-SUMS = ("kl", "clipped", "units", "kl_text", "text", "kl_audio", "audio")
+SUMS = ("kl", "clipped", "units", "kl_text", "text", "kl_audio", "audio", "behind_teacher")
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ class ObjectiveResult:
             "clipped_share": sums["clipped"] / max(sums["units"], 1.0),
         }
 
+    @property
+    def behind_teacher(self) -> float:
+        """The log-ratio of student and teacher on the student's samples, in nats a unit: their reverse KL, estimated."""
+        sums = dict(zip(SUMS, self.sums, strict=True))
+        return sums["behind_teacher"] / max(sums["units"], 1.0)
+
 
 @dataclass(frozen=True)
 class _Units:
@@ -71,6 +78,8 @@ class _Units:
     logp: Tensor
     kl: Tensor
     mask: Tensor
+    # Log-ratio of teacher and student; 0 without a teacher.
+    teacher: Tensor
 
 
 def k3(ref_logp: Tensor, logp: Tensor) -> Tensor:
@@ -79,7 +88,8 @@ def k3(ref_logp: Tensor, logp: Tensor) -> Tensor:
     return difference.exp() - difference - 1
 
 
-def _units(batch: LogProbBatch, mask: Tensor, level: str, kl_form: str) -> _Units:
+def _units(batch: LogProbBatch, mask: Tensor, level: str, kl_form: str, teacher_logp: Tensor | None) -> _Units:
+    teacher = torch.zeros_like(mask) if teacher_logp is None else (teacher_logp - batch.logp.detach()) * mask
     log_ratio, logp, ref = ((part * mask) for part in (batch.logp - batch.old_logp, batch.logp, batch.ref_logp))
     kl = k3(batch.ref_logp, batch.logp) * mask
     if level == "step":
@@ -90,13 +100,14 @@ def _units(batch: LogProbBatch, mask: Tensor, level: str, kl_form: str) -> _Unit
             return torch.zeros(shape, dtype=values.dtype, device=values.device).scatter_add(1, batch.step_id, values)
 
         log_ratio, logp, ref, kl = by_step(log_ratio), by_step(logp), by_step(ref), by_step(kl)
+        teacher = by_step(teacher)
         mask = (by_step(mask) > 0).to(mask.dtype)
     elif level == "sequence":
         mean = log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
         log_ratio = mean.expand_as(mask)
     if kl_form == "joint":
         kl = k3(ref, logp) * mask
-    return _Units(log_ratio, logp, kl, mask)
+    return _Units(log_ratio, logp, kl, mask, teacher)
 
 
 def _average(values: Tensor, mask: Tensor, over: str, max_steps: int, sequences: float, units: float) -> Tensor:
@@ -131,24 +142,29 @@ def grpo_loss(
     max_steps: int,
     importance: Tensor | None = None,
     normalizer: LossNormalizer | None = None,
+    teacher_logp: Tensor | None = None,
 ) -> ObjectiveResult:
     """Return the loss of a batch with advantages [N]; dr_grpo divides by `max_steps`.
 
     `importance` weighs the policy term where another engine or an older policy sampled: [N], one weight a sequence, or
     [N, M], one a token; a unit of several tokens has their product.
     `normalizer`: the batch is a part of a larger one; the losses of its parts add up to its loss.
+    `teacher_logp` [N, M] are log-probs of the policy that is given the style in words, for self-distillation.
     """
-    algorithm = load_algorithm(objective.loss_type)
+    algorithm, distilled = load_algorithm(objective.loss_type), objective.distilled
     assert algorithm.term is not None
     normalizer = normalizer or loss_normalizer(batch.mask, batch.step_id, batch.stream_id, objective)
     loss = torch.zeros((), dtype=batch.logp.dtype, device=batch.logp.device)
-    kl_sum, clipped, units_seen = 0.0, 0.0, 0.0
+    kl_sum, clipped, units_seen, behind = 0.0, 0.0, 0.0, 0.0
     streams = _stream_masks(batch.mask, batch.stream_id, objective)
     for (mask, weight), total_units in zip(streams, normalizer.units, strict=True):
-        units = _units(batch, mask, objective.ratio_level, objective.kl_form)
+        units = _units(batch, mask, objective.ratio_level, objective.kl_form, teacher_logp)
         ratio = units.log_ratio.exp()
         spread = advantages[:, None].expand_as(ratio)
         values = algorithm.term(ratio, spread, units.logp, objective)
+        if distilled is not None:
+            values = values + towards_teacher(ratio, units.teacher, distilled)
+            behind -= (units.teacher * units.mask).sum().item()
         if importance is not None:
             values = values * _unit_weights(importance, batch, mask, objective.ratio_level)
         if objective.kl_weight:
@@ -159,7 +175,7 @@ def grpo_loss(
         outside = ((ratio < 1 - objective.clip_low) & (spread < 0)) | ((ratio > 1 + objective.clip_high) & (spread > 0))
         clipped += (outside * units.mask).sum().item()
         units_seen += units.mask.sum().item()
-    return ObjectiveResult(loss, (kl_sum, clipped, units_seen, *_stream_kl(batch, TEXT), *_stream_kl(batch, AUDIO)))
+    return ObjectiveResult(loss, (kl_sum, clipped, units_seen, *_stream_kl(batch, TEXT), *_stream_kl(batch, AUDIO), behind))
 
 
 def _unit_weights(importance: Tensor, batch: LogProbBatch, mask: Tensor, level: str) -> Tensor:
@@ -193,6 +209,7 @@ def pair_loss(
     max_steps: int,
     importance: Tensor | None = None,
     normalizer: LossNormalizer | None = None,
+    teacher_logp: Tensor | None = None,
 ) -> ObjectiveResult:
     """Return the loss of an algorithm of pairs, averaged over pairs.
 
@@ -208,11 +225,11 @@ def pair_loss(
     margins = (advantages * summed).view(-1, 2).sum(1)
     loss = algorithm.pair_term(margins, objective).sum() / (normalizer.sequences / 2)
     text, audio = _stream_kl(batch, TEXT), _stream_kl(batch, AUDIO)
-    return ObjectiveResult(loss, (text[0] + audio[0], 0.0, text[1] + audio[1], *text, *audio))
+    return ObjectiveResult(loss, (text[0] + audio[0], 0.0, text[1] + audio[1], *text, *audio, 0.0))
 
 
 Objective = Callable[
-    [LogProbBatch, Tensor, ObjectiveConfig, int, Tensor | None, LossNormalizer | None],
+    [LogProbBatch, Tensor, ObjectiveConfig, int, Tensor | None, LossNormalizer | None, Tensor | None],
     ObjectiveResult,
 ]
 # By `loss_type`: all have the same inputs.

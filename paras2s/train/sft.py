@@ -25,10 +25,14 @@ from paras2s.utils.seeds import Stream
 
 @dataclass(frozen=True)
 class Example:
-    """One demonstration as the model reads it: a prompt and the answer it should give (G = 1)."""
+    """One demonstration as the model reads it: a prompt and the answer it should give (G = 1).
+
+    `style` is the question's style in words, "" where no prompt tells it.
+    """
 
     prompt: Prompt
     target: tuple[Block, ...]
+    style: str = ""
 
 
 def schedule(step: int, steps: int, warm: int = 20) -> float:
@@ -127,8 +131,15 @@ class Warmup:
         rows = rows_of_step(step, self.config.batch_size, len(self.examples), [self.seed, Stream.WARMUP_ORDER])
         rng = np.random.default_rng([self.seed, Stream.WARMUP_AUGMENT, step])
         chosen = [self.examples[row] for row in rows]
-        return [
+        batch = [
             replace(example, prompt=self.policy.augment_prompt(example.prompt, self.config.augment, rng)) for example in chosen
+        ]
+        if not (share := self.config.style_share):
+            return batch
+        drawn = np.random.default_rng([self.seed, Stream.WARMUP_STYLE, step]).random(len(batch))
+        return [
+            replace(example, prompt=self.policy.with_style(example.prompt, example.style)) if number < share else example
+            for example, number in zip(batch, drawn, strict=True)
         ]
 
     def step(self, number: int) -> dict[str, float]:

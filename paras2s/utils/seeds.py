@@ -31,6 +31,7 @@ class Stream(IntEnum):
     OMNI_ORDER = 11
     ANCHOR_ORDER = 12
     ANCHOR_AUGMENT = 13
+    WARMUP_STYLE = 14
 
 
 class FirstStep(IntEnum):

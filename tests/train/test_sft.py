@@ -5,6 +5,8 @@ Not covered: how well a warmed-up policy answers, which the benchmark measures.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -191,3 +193,20 @@ def test_at_a_small_learning_rate_every_number_moves_on_a_half_precision_model(l
         policy.merge_lora()
     policy.narrow_trained()
     assert {value.dtype for value in policy.model.state_dict().values()} == {torch.bfloat16}
+
+
+def test_a_share_of_the_prompts_gives_the_style_in_words() -> None:
+    """Drawn by seed and step alone; the other draws of a warm-up do not know of it."""
+    policy = small_policy(small_model(small_config()))
+    rows = [replace(example, style="b a d") for example in examples(policy, 12)]
+
+    def lengths(share: float, step: int) -> list[int]:
+        config = WarmupConfig(style_share=share, batch_size=12, augment=AugmentConfig(**STILL))
+        return [example.prompt.length for example in Warmup(policy, rows, config, 0).batch(step)]
+
+    none, some, every = (lengths(share, 0) for share in (0.0, 0.5, 1.0))
+    assert [one - other for one, other in zip(every, none, strict=True)] == [3] * 12
+    given = [one - other for one, other in zip(some, none, strict=True)]
+    assert set(given) == {0, 3}
+    assert given == [one - other for one, other in zip(lengths(0.5, 0), none, strict=True)]
+    assert given != [one - other for one, other in zip(lengths(0.5, 1), lengths(0.0, 1), strict=True)]

@@ -105,6 +105,16 @@ class AnchorConfig(Section):
         return self.weight * (self.streams != "audio"), self.weight * (self.streams != "text")
 
 
+class SelfDistillConfig(Section):
+    """Self-distillation: the teacher is the frozen policy, told the question's style in words; the student only hears."""
+
+    weight: float = Field(1.0, gt=0, description="weight beside the policy gradient, or alone")
+    divergence: Literal["forward", "reverse", "js"] = Field(
+        "reverse", description="KL of teacher to student (forward), of student to teacher (reverse), or Jensen-Shannon"
+    )
+    max_nats: float = Field(5.0, gt=0, description="largest log-ratio of teacher and student that counts, by unit of tokens")
+
+
 # Named objectives: the words alone are rewarded and the sound is anchored, with a fixed weight or with WavAlign's.
 NAMED_OBJECTIVES: dict[str, dict[str, Any]] = {
     "anchored": {"average": "per_stream", "audio_weight": 0.0, "anchor": {"weight": 3.0}},
@@ -144,6 +154,14 @@ class ObjectiveConfig(Section):
     kl_form: Literal["sum", "joint"] = Field("sum", description="sum of each token's k3, or k3 of the step's joint log-prob")
     kl_bias_correction: bool = False
     anchor: AnchorConfig | None = Field(None, description="SFT loss on demonstrations in the same update; null: off")
+    self_distill: SelfDistillConfig | None = Field(
+        None, description="learn from the frozen policy that is given the style in words, beside loss_type; null: off"
+    )
+
+    @property
+    def distilled(self) -> SelfDistillConfig | None:
+        """Self-distillation of an update: as given, or the defaults where it is the algorithm; None: off."""
+        return self.self_distill or (SelfDistillConfig() if self.loss_type == "self_distill" else None)
 
     @model_validator(mode="before")
     @classmethod

@@ -15,7 +15,18 @@ from paras2s.utils.plugins import require_part
 # Suffixes of files with people's ratings, as a teacher.
 PEOPLE_SUFFIXES = (".csv", ".json")
 # Reward sources that `reward/sources/composite.py` makes; another one is an entry point of the group, or `module:Class`.
-SOURCE_KINDS = ("reward_model", "omni", "unisrm", "rubric", "llm", "pairwise", "word_errors", "quality", "length")
+SOURCE_KINDS = (
+    "reward_model",
+    "omni",
+    "unisrm",
+    "rubric",
+    "llm",
+    "pairwise",
+    "self_contrast",
+    "word_errors",
+    "quality",
+    "length",
+)
 SOURCE_GROUP = "paras2s.rewards"
 # Highest learning rate for all weights of a released model; ParaS2S's highest is 5e-4.
 MAX_FULL_LR = 1e-3
@@ -59,6 +70,7 @@ class PolicyConfig(Section):
         False,
         description="Kimi-Audio: put the question's transcript in the text stream beside its codes, as in ParaS2S, section 4",
     )
+    style_words: dict[str, str] = Field({}, description="styles in words, to tell a teacher, beyond the shipped ones")
     device: str = Field("auto", description="cpu, cuda, cuda:1; auto: a GPU if available")
     dtype: Literal["float32", "bfloat16"] | None = Field(None, description="precision of the weights; None: as stored")
     hidden_size: int = Field(224, ge=2)
@@ -106,6 +118,9 @@ class WarmupConfig(Section):
     augment: AugmentConfig = AugmentConfig()
     text_weight: float = Field(1.0, ge=0, description="weight of the text loss beside the audio loss")
     first_token_weight: float = Field(4.0, ge=0, description="weight of the first text token, which decides the answer")
+    style_share: float = Field(
+        0.0, ge=0, le=1, description="share of demonstrations whose prompts give the style in words, for self-distillation"
+    )
     lora: LoraConfig | None = Field(None, description="train adapters alone, and fold them in at the end")
     micro_batch_size: int | None = Field(None, ge=1, description="examples in one pass; None: the batch, split over the cores")
     gradient_checkpointing: bool = Field(False, description="recompute activations for the gradient")

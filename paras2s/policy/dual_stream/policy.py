@@ -19,7 +19,7 @@ from paras2s.policy.dual_stream.config import DualStreamConfig
 from paras2s.policy.dual_stream.logprobs import answer_logits
 from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.sampler import sample, sample_in_parts
-from paras2s.policy.types import Alteration, Generation, Prompt, SampleRequest, SamplingEvent, SlotSpec, slot_names
+from paras2s.policy.types import Alteration, Generation, Prompt, SampleRequest, SamplingEvent, SlotSpec, slot_names, with_words
 from paras2s.types import Block
 
 LORA_TARGETS = r".*model\.(layers|mimo_layers)\.\d+\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
@@ -85,6 +85,12 @@ class StreamPolicy(Policy):
         (block,) = blocks
         logits = answer_logits(self.model, prompt, block)
         return [slot.to(torch.promote_types(slot.dtype, torch.float32)).cpu().numpy() for slot in logits]
+
+    def with_message(self, prompt: Prompt, words: Sequence[int]) -> Prompt:
+        """Return a prompt with word ids as a message of the user before the question: words beside no sound."""
+        config = self.config
+        none = [config.blank_id, *[config.pad_id] * (config.num_codebooks - 1)]
+        return with_words(prompt, 1, words, none)
 
     def alterations(self) -> list[Alteration]:
         """See `alterations_of`."""

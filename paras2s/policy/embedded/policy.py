@@ -133,6 +133,10 @@ class EmbeddedPolicy(StreamPolicy):
         """Encode a demonstration as one block with G = 1."""
         return (self.target_block(self.codec.encode(clip), self.pieces.encode(text)),)
 
+    def with_style(self, prompt: Prompt, words: str) -> Prompt:
+        """See `Policy.with_style`; without `warmup.style_share` it makes nothing of the words."""
+        return self.with_message(prompt, self.pieces.encode(words))
+
     @classmethod
     def augment_prompt(cls, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
         """See `augment.augment`."""

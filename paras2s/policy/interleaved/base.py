@@ -32,7 +32,7 @@ from paras2s.policy.dual_stream.model import DualStreamLM
 from paras2s.policy.dual_stream.policy import LORA_TARGETS, SHARDED, StreamPolicy
 from paras2s.policy.interleaved.cosyvoice import DecoderSpeaker, SpeechDecoder, SpeechEncoder
 from paras2s.policy.speaking import ANSWERS_AT_ONCE
-from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, Turn, slot_names
+from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, Turn, slot_names, style_sentence, with_words
 from paras2s.policy.weights import (
     INDEX,
     check_state,
@@ -163,6 +163,7 @@ class InterleavedPolicy(StreamPolicy):
     """A plain decoder whose tokens are text or codes. A subclass says how it was released and its answer layout."""
 
     codes: ClassVar[int]  # in the codec
+    audio_begin: ClassVar[str]  # name of the token before a question's sound
     code_format: ClassVar[str]
     step_rate_hz: ClassVar[float]
     output_rate_hz: ClassVar[int]
@@ -258,6 +259,11 @@ class InterleavedPolicy(StreamPolicy):
             placed = np.zeros((len(text), features.shape[1]), dtype=features.dtype)
             placed[continuous] = features
         return Prompt(np.zeros((len(text), 0), dtype=np.int64), text, placed, continuous)
+
+    def with_style(self, prompt: Prompt, words: str) -> Prompt:
+        """See `Policy.with_style`: words before the sound, in the same turn."""
+        sound = int(np.argmax(prompt.text_ids == self.tokens[self.audio_begin]))
+        return with_words(prompt, sound, self.words.encode(style_sentence(words)))
 
     def answer_of(self, turn: Turn) -> list[int]:
         """Return an earlier answer's tokens, as the model would have given them.

@@ -70,6 +70,7 @@ class Glm4VoicePolicy(InterleavedPolicy):
     """
 
     codes = 16_384
+    audio_begin = AUDIO_BEGIN
     code_format = CODE_FORMAT
     step_rate_hz = 12.5 * (WORDS_A_TURN + CODES_A_TURN) / CODES_A_TURN
     output_rate_hz = 22_050

@@ -94,6 +94,7 @@ class StepAudio2Policy(InterleavedPolicy):
     """
 
     codes = 6561
+    audio_begin = AUDIO_BEGIN
     code_format = "s3-6561@25"
     step_rate_hz = 25 * (1 + CODES_A_WORD) / CODES_A_WORD
     output_rate_hz = 24_000

@@ -31,7 +31,7 @@ from paras2s.policy.speaking import ANSWERS_AT_ONCE
 from paras2s.policy.speech_tokenizers.bpe import KIMI_PATTERN, RankBpe, added_tokens
 from paras2s.policy.speech_tokenizers.whisper_features import WhisperFeatures
 from paras2s.policy.speech_tokenizers.whisper_vq import CODE_FORMAT, TOKENIZER_FOLDER, GlmTokenizer
-from paras2s.policy.types import ClipStore, PolicySpec, Prompt, Turn
+from paras2s.policy.types import ClipStore, PolicySpec, Prompt, Turn, style_sentence
 from paras2s.policy.weights import check_fixed, load_tensors, read_config, shard_files, stored_dtype, write_tensors
 from paras2s.types import Block, Query
 from paras2s.utils.io import read_json, write_bytes
@@ -184,6 +184,10 @@ class KimiPolicy(StreamPolicy):
             self._prompt([Message("user", self._transcript(query.transcript), tuple(spoken.tolist()))], features)
             for query, spoken, features in zip(queries, codes, whisper, strict=True)
         ]
+
+    def with_style(self, prompt: Prompt, words: str) -> Prompt:
+        """See `Policy.with_style`: the words are a message of the user's before the first one."""
+        return self.with_message(prompt, self.words.encode(style_sentence(words)))
 
     def _transcript(self, text: str) -> tuple[int, ...]:
         """Return the words beside a question's codes: none unless `use_transcript` was called."""

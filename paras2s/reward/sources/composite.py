@@ -31,12 +31,13 @@ from paras2s.reward.sources.judge import JudgeSource
 from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource
+from paras2s.reward.sources.self_contrast import AnswerReader, SelfContrastSource
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Reward, Unscored
 from paras2s.utils.plugins import find_part
 
 # Sources that are conditioned on the question's style; a classifier predicts it, since RL prompts have no labels.
-STYLE_SOURCES = ("rubric", "llm", "pairwise")
+STYLE_SOURCES = ("rubric", "llm", "pairwise", SelfContrastSource.kind)
 
 
 def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourceConfig]) -> Reward | Unscored:
@@ -67,13 +68,15 @@ def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourc
 class RewardSetup:
     """The config of the sources, and the folder and the file of the run that they read.
 
-    `refreshed` is the folder of a reward model that has taken the place of the distilled one; None: none has.
+    `refreshed` is the folder of a reward model that has taken the place of the distilled one; None: none has. `open_reader`
+    opens the frozen policy for `self_contrast`.
     """
 
     config: RewardConfig
     model_dir: Path
     agent_tone: Path
     refreshed: Path | None = None
+    open_reader: Callable[[], AnswerReader] | None = None
 
     def needs(self, kind: str) -> bool:
         """Return whether a source of this kind is configured."""
@@ -199,6 +202,12 @@ def _reward_model(options: dict[str, Any], setup: RewardSetup) -> RewardSource:
     return ModelSource(RewardModel.load(setup.refreshed or setup.model_dir), **options)
 
 
+def _self_contrast(options: dict[str, Any], setup: RewardSetup) -> RewardSource:
+    if setup.open_reader is None:
+        raise ConfigError("reward.sources: self_contrast reads answers with a run's warm-up, and there is no run")
+    return SelfContrastSource(setup.open_reader(), **options)
+
+
 def _refuse(options: Mapping[str, Any]) -> None:
     if options:
         raise TypeError(f"unexpected {next(iter(options))}")
@@ -228,6 +237,7 @@ MAKERS: dict[str, Callable[[dict[str, Any], RewardSetup], RewardSource]] = {
     "rubric": _rubric,
     "llm": _judge,
     "pairwise": _pairwise,
+    SelfContrastSource.kind: _self_contrast,
     "word_errors": lambda options, setup: WordErrorSource(**options),
     "quality": lambda options, setup: QualitySource(**options),
     "length": lambda options, setup: LengthSource(**options),
