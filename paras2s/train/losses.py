@@ -162,6 +162,9 @@ def grpo_loss(
         ratio = units.log_ratio.exp()
         spread = advantages[:, None].expand_as(ratio)
         values = algorithm.term(ratio, spread, units.logp, objective)
+        if objective.entropy_weight:
+            # The gradient of the entropy is that of the log-prob by minus itself, in expectation.
+            values = values + objective.entropy_weight * units.logp.detach() * ratio
         if distilled is not None:
             values = values + towards_teacher(ratio, units.teacher, distilled)
             behind -= (units.teacher * units.mask).sum().item()

@@ -27,7 +27,7 @@ from paras2s.reward.reward_model.omni import OmniScore
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import CompositeReward, RewardSetup, combine
 from paras2s.reward.sources.judge import JudgeSource
-from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, WordErrorSource
+from paras2s.reward.sources.local import LengthSource, ModelSource, OverlongSource, QualitySource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource, swiss_round, win_rates
 from paras2s.statistics.bradley_terry import Result, bradley_terry
@@ -103,6 +103,13 @@ def answer(steps=10, text="good morning to you", transcript=None, quality=None, 
 def test_length_is_best_at_its_target():
     scores = LengthSource(target_steps=10).score([group(*(answer(steps) for steps in (10, 5, 15, 0, 20, 99)))])[0]
     assert scores == [5.0, 3.0, 3.0, 1.0, 1.0, 1.0]
+
+
+def test_over_long_answers_are_penalised_softly():
+    scores = OverlongSource(from_steps=20, to_steps=40).score([group(*(answer(steps) for steps in (3, 20, 30, 35, 40, 99)))])[0]
+    assert scores == [5.0, 5.0, 3.0, 2.0, 1.0, 1.0]
+    with pytest.raises(ConfigError, match="below to_steps"):
+        OverlongSource(from_steps=40, to_steps=40)
 
 
 def test_word_errors_compare_the_voice_with_the_text_stream():

@@ -153,6 +153,9 @@ class ObjectiveConfig(Section):
     kl_weight: float = Field(0.2, ge=0, description="beta, as in the paper")
     kl_form: Literal["sum", "joint"] = Field("sum", description="sum of each token's k3, or k3 of the step's joint log-prob")
     kl_bias_correction: bool = False
+    entropy_weight: float = Field(
+        0.0, ge=0, description="weight of an entropy bonus, estimated from the sampled tokens; 0: off"
+    )
     anchor: AnchorConfig | None = Field(None, description="SFT loss on demonstrations in the same update; null: off")
     self_distill: SelfDistillConfig | None = Field(
         None, description="learn from the frozen policy that is given the style in words, beside loss_type; null: off"

@@ -26,6 +26,7 @@ SOURCE_KINDS = (
     "word_errors",
     "quality",
     "length",
+    "overlong",
 )
 SOURCE_GROUP = "paras2s.rewards"
 # Highest learning rate for all weights of a released model; ParaS2S's highest is 5e-4.

@@ -28,7 +28,7 @@ from paras2s.reward.reward_model.omni import OmniRewardModel, read_adapter_confi
 from paras2s.reward.reward_model.omni_vllm import ServedOmni
 from paras2s.reward.sources.base import Group, RewardSource
 from paras2s.reward.sources.judge import JudgeSource
-from paras2s.reward.sources.local import LengthSource, ModelSource, QualitySource, WordErrorSource
+from paras2s.reward.sources.local import LengthSource, ModelSource, OverlongSource, QualitySource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
 from paras2s.reward.sources.pairwise import PairwiseSource
 from paras2s.reward.sources.self_contrast import AnswerReader, SelfContrastSource
@@ -241,4 +241,5 @@ MAKERS: dict[str, Callable[[dict[str, Any], RewardSetup], RewardSource]] = {
     "word_errors": lambda options, setup: WordErrorSource(**options),
     "quality": lambda options, setup: QualitySource(**options),
     "length": lambda options, setup: LengthSource(**options),
+    "overlong": lambda options, setup: OverlongSource(**options),
 }

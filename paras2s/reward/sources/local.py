@@ -92,6 +92,28 @@ class QualitySource:
 
 
 @dataclass(frozen=True)
+class OverlongSource:
+    """Penalises over-long answers softly (DAPO, section 3.4): 5 up to `from_steps`, falling to 1 at `to_steps`."""
+
+    from_steps: int
+    to_steps: int
+    kind = "overlong"
+
+    extractors: ClassVar[tuple[str, ...]] = ()
+    needs_sound = False
+    needs_codes = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.from_steps < self.to_steps:
+            raise ConfigError("reward.sources: overlong: from_steps must be above 0 and below to_steps")
+
+    def score(self, groups: Sequence[Group]) -> list[Scores]:
+        """Score the answers, each in its turn."""
+        falls_over = self.to_steps - self.from_steps
+        return [[on_scale((self.to_steps - answer.steps) / falls_over) for answer in group.answers] for group in groups]
+
+
+@dataclass(frozen=True)
 class LengthSource:
     """Rewards a length near `target_steps`: 5 at the target, 1 at no steps and at twice as many."""
 
