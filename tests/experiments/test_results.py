@@ -14,6 +14,7 @@ import pytest
 from tiny.answers import answer
 from tiny.world import invoke
 
+from paras2s.bench.paras2s import seeds
 from paras2s.bench.results import AnswerRow, save_rows
 from paras2s.experiments import results
 from paras2s.types import CATEGORIES
@@ -44,6 +45,12 @@ def made_run(folder: Path, seed: int, scores: dict[str, float] = SCORES) -> Path
 def less(row: AnswerRow, points: float) -> AnswerRow:
     assert row.score is not None
     return replace(row, score=row.score - points, fitting=row.score - points >= 4)
+
+
+@pytest.fixture(autouse=True)
+def _few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All answers of a run have one score, so the ends of an interval need few resamples."""
+    monkeypatch.setattr(seeds, "RESAMPLES", 200)
 
 
 @pytest.fixture
@@ -113,10 +120,10 @@ def test_a_seed_without_a_system_that_others_have_does_not_compare(project: Path
         write(project, "--seeds", "0 1")
 
 
-@pytest.mark.parametrize("seeds", ["", "0 0", "0,1", "-1"])
-def test_wrong_seeds_are_refused(seeds: str, project: Path) -> None:
+@pytest.mark.parametrize("numbers", ["", "0 0", "0,1", "-1"])
+def test_wrong_seeds_are_refused(numbers: str, project: Path) -> None:
     with pytest.raises(Exception, match="different numbers"):
-        write(project, "--seeds", seeds)
+        write(project, "--seeds", numbers)
 
 
 def test_a_document_without_the_places_is_named(project: Path) -> None:

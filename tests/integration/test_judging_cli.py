@@ -8,12 +8,19 @@ import re
 
 import numpy as np
 import pytest
+import ray
 import soundfile
 from outside import HCOT, LIBRISPEECH, needs_hcot
 from tiny.endpoint import Fail, Say, ScriptedEndpoint, said
 from tiny.program import program
 
 WORDS = re.compile(r'"words": "(\d+)"')
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_ray_left():
+    yield
+    ray.shutdown()
 
 
 def paras2s(*words, cwd, status=0):
