@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -145,6 +147,25 @@ def _show_judge(console: Console, verdict: PairVerdict | Verdict | Preference) -
     price += " (audio counted by its length)" if verdict.cost_estimated else ""
     by = f"{verdict.judge}/{verdict.version}, prompt {verdict.prompt_hash}"
     console.print(f"{by}, {verdict.latency_s:.1f} s, cost {price}", style="dim", markup=False)
+
+
+@dataclass(frozen=True)
+class PairsEstimate:
+    """The most that judging pairs can cost, for which model, and how many of the pairs cannot be judged."""
+
+    model: str
+    bill: Bill
+    unscored: int
+    n_pairs: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the bill and the number of pairs that cannot be judged."""
+        return {**asdict(self.bill), "unscored": self.unscored}
+
+    def show(self, console: Console) -> None:
+        """Show both."""
+        show_estimate(console, self.model, self.bill)
+        console.print(f"{self.unscored} of {self.n_pairs} pairs cannot be judged", highlight=False)
 
 
 def show_estimate(console: Console, model: str, bill: Bill) -> None:

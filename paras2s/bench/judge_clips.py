@@ -29,7 +29,7 @@ from paras2s.bench.pair_judges import (
     show_better,
     show_scored,
 )
-from paras2s.clients.chat import Bill, LLMClient, Request
+from paras2s.clients.chat import LLMClient, Request
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig
 from paras2s.configs.schema.judges import REWARD_MODEL, NamedJudge, find_judge
 from paras2s.configs.schema.unisrm import UniSRMJudgeConfig
@@ -234,11 +234,11 @@ def _headed(outcome: Outcome, names: ClipNames, started: float) -> Outcome:
     return replace(outcome, as_json={"decision": decision.as_json(), **outcome.as_json}, show=show)
 
 
-def _llm_without_calls(options: JudgeOptions, judge: Judge, pair: Pair) -> Outcome | None:
-    """Return the cost at most and write the messages; None if the pair cannot be judged, as judging it says without a call."""
+def _llm_without_calls(options: JudgeOptions, judge: Judge, item: Pair | Exchange) -> Outcome | None:
+    """Return the cost at most and write the messages; None if the item cannot be judged, as judging it says without a call."""
     if not isinstance(judge, LLMJudge):
         raise ConfigError(f"--estimate: {judge.name} makes no call; leave it out")
-    requests = judge.requests([pair])[0]
+    requests = judge.requests([item])[0]
     if isinstance(requests, Unscored):
         return None
     return _without_calls(options, judge.client, {"pair": list(map(unjoined, requests))}, requests)
@@ -269,10 +269,10 @@ def judge_answer(
         raise ConfigError(f"{options.name}: this is {what}; `judge clip` scores a clip by it")
     refuse_missing(missing_for_answer(options.named, style, options.tone))
     judge = options.open()
-    if isinstance(judge, RubricJudge):
-        return _judge_by_rubric(judge, Exchange(as_utterance(question, style), clip))
     exchange = Exchange(as_utterance(question, style), clip)
-    if options.estimate and (bill := _estimate(judge, exchange)) is not None:
+    if isinstance(judge, RubricJudge):
+        return _judge_by_rubric(judge, exchange)
+    if options.estimate and (bill := _llm_without_calls(options, judge, exchange)) is not None:
         return bill
     return _verdict(judge, exchange, {"answer": clip}, _within_budget(judge.score_batch([exchange], on_progress)[0]))
 
@@ -424,17 +424,6 @@ def _without_calls(
 
     written = {} if options.dump is None else {"dump": str(options.dump)}
     return Outcome({**written, **asdict(bill)}, show)
-
-
-def _estimate(judge: Judge, item: Pair | Exchange) -> Outcome | None:
-    """Return the cost at most; None if the item cannot be judged, as judging it says without a call."""
-    if not isinstance(judge, LLMJudge):
-        raise ConfigError(f"--estimate: {judge.name} makes no call; leave it out")
-    requests = judge.requests([item])[0]
-    if isinstance(requests, Unscored):
-        return None
-    bill: Bill = judge.client.estimate(requests)
-    return Outcome(asdict(bill), lambda out: show_estimate(out, judge.config.llm.model, bill))
 
 
 def _verdict(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +49,6 @@ def bench_detect(
     """
     from paras2s.bench.detection.report import show_detection
     from paras2s.bench.detection.run import DetectionOptions, estimate_detection, run_detection
-    from paras2s.bench.display import show_estimate
     from paras2s.utils.progress import open_console
 
     console, overrides = open_console(to_stderr=as_json), parse_overrides(set_)
@@ -59,11 +57,7 @@ def bench_detect(
     )
     if estimate:
         cost = estimate_detection(options, console, as_json)
-        if as_json:
-            print_json({**asdict(cost.bill), "unscored": cost.unscored})
-            return
-        show_estimate(console, cost.model, cost.bill)
-        console.print(f"{cost.unscored} of {cost.n_pairs} pairs cannot be judged", highlight=False)
+        print_json(cost.to_json()) if as_json else cost.show(console)
         return
     result = run_detection(options, console, as_json)
     if result.note:
@@ -89,18 +83,17 @@ def bench_detect_grid(
     The first setup is the baseline for tests against the others.
     """
     from paras2s.bench.detection.grid import estimate_grid, run_grid, show_grid
-    from paras2s.bench.display import show_estimate
     from paras2s.utils.progress import open_console
 
     console = open_console(to_stderr=as_json)
     if estimate:
         costs = estimate_grid(grid, console, as_json)
         if as_json:
-            print_json({name: {**asdict(bill), "model": model, "unscored": n} for name, (model, bill, n) in costs.items()})
+            print_json({name: {**cost.to_json(), "model": cost.model} for name, cost in costs.items()})
             return
-        for name, (model, bill, unscored) in costs.items():
-            console.print(f"{name}: {unscored} pairs cannot be judged", highlight=False, markup=False)
-            show_estimate(console, model, bill)
+        for name, cost in costs.items():
+            console.print(f"{name}:", highlight=False, markup=False)
+            cost.show(console)
         return
     report = run_grid(grid, out, console, as_json)
     print_json(report.to_json()) if as_json else show_grid(console, report)

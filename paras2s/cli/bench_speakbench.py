@@ -18,7 +18,7 @@ from paras2s.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from paras2s.bench.speakbench.run import SuiteEstimate, SuiteOptions
+    from paras2s.bench.speakbench.run import SuiteOptions
 
 bench_app = typer.Typer(
     cls=BenchGroup, help="Benchmarks of a run, of any system, and of judges against people.", no_args_is_help=True
@@ -134,23 +134,14 @@ def _baselines(options: SuiteOptions, labels: Path, oracle: bool, estimate: bool
     console = open_console(to_stderr=as_json)
     baselines.refuse_others(options, JUDGE, oracle)
     if estimate:
-        _show_cost(baselines.estimate_baselines(options, labels, console, as_json), console, as_json)
+        cost = baselines.estimate_baselines(options, labels, console, as_json)
+        print_json(cost.to_json()) if as_json else cost.show(console)
         return
     table = baselines.run_baselines(options, labels, console, as_json)
     print_json(table.to_json()) if as_json else baselines.show_baselines(console, table)
     if table.stopped:
         raise table.stopped
     exit_if_unscored(table.n_unscored)
-
-
-def _show_cost(cost: SuiteEstimate, console: Console, as_json: bool) -> None:
-    from paras2s.bench.display import show_estimate
-
-    if as_json:
-        print_json({**asdict(cost.bill), "unscored": cost.unscored})
-        return
-    show_estimate(console, cost.model, cost.bill)
-    console.print(f"{cost.unscored} of {cost.n_pairs} pairs cannot be judged")
 
 
 def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -> None:
@@ -171,7 +162,8 @@ def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -
     if estimate and options.plots is not None:
         raise ConfigError("--plots: an estimate has no verdicts to draw; leave one of the two out")
     if estimate and not options.verdicts:
-        _show_cost(run.estimate(options, console, as_json), console, as_json)
+        cost = run.estimate(options, console, as_json)
+        print_json(cost.to_json()) if as_json else cost.show(console)
         return
     result = run.run_suite(options, console, as_json)
     print_json(result.to_json()) if as_json else result.show(console)

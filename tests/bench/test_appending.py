@@ -48,6 +48,8 @@ class Judge:
     def pair_requests(self, pairs):
         return [[] for _ in pairs]
 
+    requests = pair_requests
+
     def label_pairs(self, pairs, on_progress):
         return self._answers(pairs, a_verdict())
 
@@ -71,8 +73,7 @@ def of_speakbench(judge, n, path):
 
 def of_detection(judge, n, path):
     pairs = [DetectPair(audio1_path=f"{number}.wav", audio2_path="b.wav", label="1") for number in range(n)]
-    ask, there = detection.by_pair(judge), rows_so_far(path, SUITES["somos"])
-    detection.judge_pairs(judge.name, ask, pairs, Path(), path, lambda *_: None, there)
+    detection.judge_pairs(judge, pairs, Path(), path, lambda *_: None, rows_so_far(path, SUITES["somos"]))
 
 
 RUNS = {"speakbench": of_speakbench, "detection": of_detection}

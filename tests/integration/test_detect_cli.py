@@ -22,6 +22,7 @@ from paras2s.bench.detection import run as detect_stage
 from paras2s.bench.detection.data import SUITES, load_pairs, load_rows
 from paras2s.cli.bench_detection import DetectName, bench_detect
 from paras2s.errors import BudgetError, ConfigError, DataError, ParaS2SError, StorageError
+from paras2s.reward.judges.base import Judge
 from paras2s.types import Preference
 
 RATE_HZ = 16_000
@@ -40,6 +41,12 @@ def clips(tmp_path_factory):
             mixed = samples if snr_db is None else samples + noise * 10 ** (-snr_db / 20)
             soundfile.write(folder / f"s{number}_{snr_db}.wav", mixed / 4, RATE_HZ)
     return folder
+
+
+@pytest.fixture(scope="module")
+def dnsmos(tmp_path_factory):
+    """The words for the baseline DNSMOS, which measures each of the clips once for all tests."""
+    return ("--baseline", "dnsmos", "-s", f"cache_dir={tmp_path_factory.mktemp('measured')}")
 
 
 @pytest.fixture
@@ -134,8 +141,8 @@ def test_a_judge_that_receives_noise_is_right_wherever_the_label_is(suite, clips
     assert recorded == report
 
 
-def test_verdicts_on_pairs_that_are_not_requested_now_are_not_replaced(suite, clips):
-    run = ("--baseline", "dnsmos", "--out", "own.jsonl", "-s", "cache_dir=cache")
+def test_verdicts_on_pairs_that_are_not_requested_now_are_not_replaced(suite, clips, dnsmos):
+    run = (*dnsmos, "--out", "own.jsonl")
     assert quality(clips, *run, "--limit", 2)["n_pairs"] == 2
     # More pairs, the old ones among them.
     quality(clips, *run, "--limit", 4)
@@ -180,7 +187,7 @@ def test_the_first_verdicts_are_the_baseline_of_a_judge(suite, clips):
     assert against["difference"]["value"] == pytest.approx(1 / 4)
 
 
-def test_pointwise_scores_give_ties_and_an_error(suite, clips):
+def test_pointwise_scores_give_ties_and_an_error(suite, clips, dnsmos):
     (suite / "list.csv").write_text(
         "utteranceId,mean\n" + "".join(f"s{n}_{snr},{mos}\n" for n in range(4) for snr, mos in MOS_OF.items())
     )
@@ -195,15 +202,15 @@ def test_pointwise_scores_give_ties_and_an_error(suite, clips):
     assert found["squared_error"]["value"] == pytest.approx(4 / 6)
     assert report["paper"]["squared_error"]["pointwise, 0-shot"] == 3.31
     assert next(iter(report["judges"])).endswith("-pointwise.jsonl")
-    again = detect("somos", "list.csv", "--audio", clips, "--baseline", "dnsmos", "--seed", 5, "--limit", 3)
+    again = detect("somos", "list.csv", "--audio", clips, *dnsmos, "--seed", 5, "--limit", 3)
     assert again["n_pairs"] == 3
 
 
-def test_dnsmos_receives_the_noise_itself(suite, clips):
-    report = quality(clips, "--baseline", "dnsmos", name="tmhintq")
+def test_dnsmos_receives_the_noise_itself(suite, clips, dnsmos):
+    report = quality(clips, *dnsmos, name="tmhintq")
     assert only(report)["accuracy"]["value"] == pytest.approx(3 / 4)
     assert only(report)["accuracy"]["n"] == 4
-    pointwise = quality(clips, "--baseline", "dnsmos", "--pointwise", name="tmhintq")
+    pointwise = quality(clips, *dnsmos, "--pointwise", name="tmhintq")
     assert only(pointwise)["accuracy"] == only(report)["accuracy"]
     assert only(pointwise)["squared_error"] is None
 
@@ -223,7 +230,7 @@ def test_an_estimate_makes_no_call_and_a_budget_stops_and_goes_on(suite, clips):
         assert len(server.requests) == 4
 
 
-class ScriptedJudge:
+class ScriptedJudge(Judge):
     """Always says 1, and tells of every pair."""
 
     name = "scripted"
@@ -237,8 +244,7 @@ class ScriptedJudge:
 def test_chunks_tell_how_many_pairs_are_done(suite, clips, monkeypatch):
     monkeypatch.setattr(detect_stage, "CHUNK_PAIRS", 2)
     pairs, given = load_pairs(Path("pairs.csv"), SUITES["somos"]).pairs, []
-    ask = detect_stage.by_pair(ScriptedJudge())
-    detect_stage.judge_pairs("scripted", ask, pairs, clips, Path("rows.jsonl"), lambda *now: given.append(now))
+    detect_stage.judge_pairs(ScriptedJudge(), pairs, clips, Path("rows.jsonl"), lambda *now: given.append(now))
     assert given == [(1, 5), (2, 5), (2, 5), (3, 5), (4, 5), (4, 5), (5, 5)]
     rows = load_rows(Path("rows.jsonl"), SUITES["somos"])
     assert [rows[pair.id].label for pair in pairs] == ["1", "1", "1", "1", None]
@@ -271,10 +277,10 @@ def test_the_authors_results_need_no_audio(tmp_path, monkeypatch):
     assert (against["better"], against["worse"], against["p_value"]) == (4, 0, 2 / 2**4)
 
 
-def test_the_table_names_the_papers_figures_and_what_was_not_scored(suite, clips):
+def test_the_table_names_the_papers_figures_and_what_was_not_scored(suite, clips, dnsmos):
     app = typer.Typer()
     app.command()(bench_detect)
-    words = ["somos", "pairs.csv", "--audio", str(clips), "--baseline", "dnsmos", "--out", "dnsmos.jsonl"]
+    words = ["somos", "pairs.csv", "--audio", str(clips), *dnsmos, "--out", "dnsmos.jsonl"]
     text = CliRunner().invoke(app, words).stdout
     assert "somos: 5 pairs (3 times 1, 2 times 2); the paper's are 200" in text
     assert "4 of 5" in text

@@ -24,7 +24,7 @@ from paras2s.unisrm.bench import judges as bench_judges
 from paras2s.unisrm.bench import run as bench_run
 from paras2s.unisrm.bench.data import CONDITIONS, column_of, load_bench
 from paras2s.unisrm.bench.groundedness import groundedness
-from paras2s.unisrm.bench.judges import NEEDS_STYLE, Measure, open_bench_judge, utmos, word_errors
+from paras2s.unisrm.bench.judges import NEEDS_STYLE, measure, open_bench_judge, utmos, word_errors
 from paras2s.unisrm.bench.metrics import (
     accuracy,
     by_dimension,
@@ -409,9 +409,9 @@ def test_a_judge_of_dimensions_gets_all_inputs_and_gives_dimensions(data, tmp_pa
 def test_the_higher_measure_wins(data):
     samples = load_bench(data).samples("own")[10:12]
     clips = [one.read() for one in samples]
-    measure = Measure("hz", "1", lambda sample, sounds, name: hz(sounds[name]), {}, {})
-    assert [one.better for one in measure.judge("T3", samples, clips)] == ["A", "B"]
-    refusing = Measure("no", "1", lambda *_: NoJudgement("too short"), {}, {})
+    pitch = measure("hz", "1", lambda sample, sounds, name: hz(sounds[name]), {}, {})
+    assert [one.better for one in pitch.judge("T3", samples, clips)] == ["A", "B"]
+    refusing = measure("no", "1", lambda *_: NoJudgement("too short"), {}, {})
     assert refusing.judge("T3", samples[:1], clips[:1]) == [NoJudgement("too short")]
 
 

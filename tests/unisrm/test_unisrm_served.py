@@ -30,12 +30,12 @@ from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import RewardSetup, make_source
 from paras2s.types import Preference, Unscored, Verdict
 from paras2s.unisrm.bench.data import Sample
-from paras2s.unisrm.bench.judges import UniSRMBench, open_bench_judge
+from paras2s.unisrm.bench.judges import open_bench_judge
 from paras2s.unisrm.bench.results import Judgement, NoJudgement
 from paras2s.unisrm.reward.export import export_served
 from paras2s.unisrm.reward.readers import ServedReader
 from paras2s.unisrm.reward.reply import write_reply
-from paras2s.unisrm.reward.tasks import QualityRecord
+from paras2s.unisrm.reward.tasks import TASKS, QualityRecord
 from paras2s.unisrm.reward.thinker import UniSRM
 
 A_WINS = write_reply("T4", pair_record("A", (9, 8, 9, 9, 7), (2, 8, 3, 9, 7)))
@@ -494,7 +494,7 @@ def test_the_bench_tells_a_broken_rule_from_a_failed_call(folder, tmp_path):
     with ScriptedEndpoint(lambda *_: next(says)) as server:
         changed = called(server, tmp_path, **{"served.llm.concurrency": 1})
         bench = open_bench_judge(str(folder / "served/judge.yaml"), changed)
-        assert isinstance(bench, UniSRMBench)
+        assert set(bench.inputs) == set(TASKS)
         found = bench.judge("T2", samples, sounds)
     assert isinstance(found[0], Judgement)
     assert [one.malformed for one in found[1:] if isinstance(one, NoJudgement)] == ["missing_think", "", ""]

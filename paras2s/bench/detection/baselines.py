@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -27,7 +27,7 @@ from paras2s.reward.blueprint.extract import build_blueprints
 from paras2s.reward.blueprint.quality import OVERALL, QualityExtractor
 from paras2s.reward.blueprint.schema import RESPONSE, is_silent
 from paras2s.reward.blueprint.words import WordsExtractor, count_syllables
-from paras2s.reward.judges.base import Exchange, Pair, Progress
+from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progress, Scored
 from paras2s.reward.judges.votes import POINTS, prefer
 from paras2s.types import MatchLabel, Measured, PairLabel, Preference, Unscored, Verdict
 from paras2s.utils.cache import JsonCache
@@ -40,25 +40,6 @@ ESPEAK = "espeak-ng"
 ESPEAK_TIMEOUT_S = 60.0
 
 
-class Baseline(Protocol):
-    """A specialised judge; `rates` says whether it gives single clips a score from 1 to 5 as well."""
-
-    @property
-    def name(self) -> str:
-        """Name of the method and the model behind it."""
-
-    @property
-    def version(self) -> str:
-        """Changes whenever a verdict may change."""
-
-    @property
-    def rates(self) -> bool:
-        """Whether it has `rate`."""
-
-    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
-        """Return a preference each, in order; what cannot be measured is Unscored."""
-
-
 class MeasuringOptions(Section):
     """Options of a baseline that measures clips; a clip of several pairs, or of an earlier run, is measured once."""
 
@@ -69,17 +50,17 @@ class MeasuringOptions(Section):
         return JsonCache(self.cache_dir / "judging.sqlite")
 
 
-class DnsmosBaseline:
+class DnsmosBaseline(Judge):
     """The clip with the higher overall MOS of personalised DNSMOS is the better one."""
 
     name = "dnsmos-overall"
     version = QualityExtractor.version
-    rates = True
+    scores_alone = True
 
     def __init__(self, options: MeasuringOptions) -> None:
         self._extractor, self._cache = QualityExtractor(), options.open_cache()
 
-    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
+    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
         """Return a preference for each pair, both clips scored alone."""
         scores = []
         for count, pair in enumerate(pairs, 1):
@@ -87,9 +68,9 @@ class DnsmosBaseline:
             _tell(on_progress, count, len(pairs))
         return higher_wins(self, QUALITY, scores, "MOS")
 
-    def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Verdict | Unscored]:
+    def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
         """Return the MOS of each clip."""
-        verdicts: list[Verdict | Unscored] = []
+        verdicts: list[Scored] = []
         for count, exchange in enumerate(exchanges, 1):
             score = self._score(exchange.answer)
             if isinstance(score, Unscored):
@@ -116,13 +97,11 @@ class PhonemeOptions(SyllableOptions):
     voice: str = Field("en-us", description="espeak-ng's voice, whose language the phonemes are of")
 
 
-class RateBaseline:
+class RateBaseline(Judge):
     """The clip with more units of speech a second is the faster one; silence before and after speech does not count.
 
     The paper's labels are phonemes over the full length of the clip (A.1.2).
     """
-
-    rates = False
 
     def __init__(self, unit: str, count: Callable[[str], int], counter: str, options: SyllableOptions) -> None:
         self.name = f"{unit}-per-s"
@@ -130,7 +109,7 @@ class RateBaseline:
         self._recogniser = WordsExtractor(options.recogniser)
         self.version = f"1/{counter}/{self._recogniser.version}"
 
-    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
+    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
         """Return a preference for each pair, both clips measured alone."""
         words = self._words(pairs)
         rates = []
@@ -215,19 +194,18 @@ class SpeakerOptions(Section):
     )
 
 
-class SpeakerBaseline:
+class SpeakerBaseline(Judge):
     """Two clips are of one speaker where the cosine of their x-vectors reaches the threshold."""
 
     name = "x-vectors"
-    rates = False
 
     def __init__(self, options: SpeakerOptions) -> None:
         self.options = options
         self.version = f"2/{options.model}/{options.threshold:g}"
 
-    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preference | Unscored]:
+    def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
         """Compare the pairs, each clip embedded alone, so that no padding changes it."""
-        verdicts: list[Preference | Unscored] = []
+        verdicts: list[Preferred] = []
         for count, pair in enumerate(pairs, 1):
             verdicts.append(self._verdict(pair))
             _tell(on_progress, count, len(pairs))
@@ -289,9 +267,9 @@ def _speaker_model(model: str) -> tuple[Any, Any]:
         ) from error
 
 
-def higher_wins(judge: Baseline, task: str, scores: Sequence[float | Unscored], unit: str) -> list[Preference | Unscored]:
+def higher_wins(judge: Judge, task: str, scores: Sequence[float | Unscored], unit: str) -> list[Preferred]:
     """Return scores of single clips, two a pair, as preferences; equal ones tie."""
-    verdicts: list[Preference | Unscored] = []
+    verdicts: list[Preferred] = []
     for first, second in zip(scores[::2], scores[1::2], strict=True):
         if isinstance(first, Unscored):
             verdicts.append(first)
@@ -302,7 +280,7 @@ def higher_wins(judge: Baseline, task: str, scores: Sequence[float | Unscored], 
     return verdicts
 
 
-def _preference(judge: Baseline, task: str, label: PairLabel | MatchLabel, reason: str) -> Preference:
+def _preference(judge: Judge, task: str, label: PairLabel | MatchLabel, reason: str) -> Preference:
     points = POINTS[label]
     return Preference(judge.name, judge.version, "", task, label, points, (label,), (points,), None, None, reason, "")
 
@@ -318,7 +296,7 @@ class Offer:
 
     task: str
     options: type[Section]
-    make: Callable[[Any], Baseline]
+    make: Callable[[Any], Judge]
 
 
 BASELINES: Mapping[str, Offer] = {
@@ -329,7 +307,7 @@ BASELINES: Mapping[str, Offer] = {
 }
 
 
-def open_baseline(name: str, suite: DetectSuite, options: Mapping[str, Any]) -> Baseline:
+def open_baseline(name: str, suite: DetectSuite, options: Mapping[str, Any]) -> Judge:
     """Return a baseline for a suite.
 
     Raises:

@@ -18,6 +18,7 @@ from rich.console import Console
 from paras2s.bench.detection.data import SUITES, load_pairs, load_rows
 from paras2s.bench.detection.report import detection_report
 from paras2s.bench.detection.run import DetectionOptions, estimate_detection, run_detection
+from paras2s.bench.display import PairsEstimate
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, ConfigError, first_problem
 from paras2s.utils.io import read_yaml, write_json
@@ -179,8 +180,8 @@ def average(row: Mapping[str, Cell]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def estimate_grid(path: Path, console: Console, quiet: bool) -> dict[str, tuple[str, Bill, int]]:
-    """By setup the model, the most that its cells can cost, and how many pairs cannot be judged; no call is made.
+def estimate_grid(path: Path, console: Console, quiet: bool) -> dict[str, PairsEstimate]:
+    """Return by setup what its cells can cost; no call is made.
 
     Raises:
         ConfigError: a grid that is not as expected, or none of whose setups asks a judge.
@@ -190,11 +191,10 @@ def estimate_grid(path: Path, console: Console, quiet: bool) -> dict[str, tuple[
     for setup_name, setup in grid.setups.items():
         if setup.judge is None:
             continue
-        model, bill, unscored = "", Bill(), 0
-        for name, suite in grid.suites.items():
-            cost = estimate_detection(_options(name, suite, setup, None), console, quiet)
-            model, bill, unscored = cost.model, bill + cost.bill, unscored + cost.unscored
-        estimates[setup_name] = (model, bill, unscored)
+        costs = [estimate_detection(_options(name, suite, setup, None), console, quiet) for name, suite in grid.suites.items()]
+        bill = sum((cost.bill for cost in costs), Bill())
+        unscored, pairs = (sum(getattr(cost, name) for cost in costs) for name in ("unscored", "n_pairs"))
+        estimates[setup_name] = PairsEstimate(costs[-1].model, bill, unscored, pairs)
     if not estimates:
         raise ConfigError(f"{path}: --estimate: every setup has recorded verdicts, which cost nothing")
     return estimates

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 
-from paras2s.bench.detection.baselines import Baseline, open_baseline
+from paras2s.bench.detection.baselines import open_baseline
 from paras2s.bench.detection.data import (
     QUALITY,
     SUITES,
@@ -27,6 +27,7 @@ from paras2s.bench.detection.data import (
     rows_so_far,
 )
 from paras2s.bench.detection.report import detection_report
+from paras2s.bench.display import PairsEstimate
 from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import require_new
 from paras2s.bench.verdict_file import VerdictFile
@@ -34,9 +35,9 @@ from paras2s.clients.chat import Bill
 from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError, StorageError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
-from paras2s.reward.judges.base import Exchange, Pair, Progress, sides_of
+from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, sides_of
 from paras2s.reward.judges.registry import open_audio_judges
-from paras2s.types import Preference, Unscored, Verdict
+from paras2s.types import Unscored, Verdict
 from paras2s.utils.progress import progress_bar
 
 # Pairs in memory at once; a chunk's calls all run together.
@@ -95,16 +96,6 @@ class DetectionOptions:
 
 
 @dataclass(frozen=True)
-class DetectionEstimate:
-    """The most that judging can cost, for which model, and how many of the pairs cannot be judged."""
-
-    model: str
-    bill: Bill
-    unscored: int
-    n_pairs: int
-
-
-@dataclass(frozen=True)
 class DetectionResult:
     """The report, a line on what judging took ("" where nothing was judged), and the error if a budget ended it.
 
@@ -134,7 +125,7 @@ def run_detection(options: DetectionOptions, console: Console, quiet: bool) -> D
     return DetectionResult(detection_report(suite, loaded, recorded), note, stopped, unscored)
 
 
-def estimate_detection(options: DetectionOptions, console: Console, quiet: bool) -> DetectionEstimate:
+def estimate_detection(options: DetectionOptions, console: Console, quiet: bool) -> PairsEstimate:
     """Return the cost of judging a suite, without a call.
 
     Raises:
@@ -147,7 +138,7 @@ def estimate_detection(options: DetectionOptions, console: Console, quiet: bool)
         raise ConfigError("--estimate: a baseline makes no call; leave it out")
     with progress_bar(console, "pairs read", len(loaded.pairs), quiet=quiet) as bar:
         bill, unscored = estimate_pairs(judge, loaded.pairs, options.audio_root(), bar.at)
-    return DetectionEstimate(judge.config.llm.model, bill, unscored, len(loaded.pairs))
+    return PairsEstimate(judge.config.llm.model, bill, unscored, len(loaded.pairs))
 
 
 def _load(options: DetectionOptions) -> tuple[DetectSuite, Loaded]:
@@ -156,10 +147,10 @@ def _load(options: DetectionOptions) -> tuple[DetectSuite, Loaded]:
     return suite, replace(loaded, pairs=loaded.pairs[: options.limit])
 
 
-def _open(options: DetectionOptions, suite: DetectSuite, calls: bool = True) -> AudioJudge | Baseline:
+def _open(options: DetectionOptions, suite: DetectSuite, calls: bool = True) -> Judge:
     if options.baseline is not None:
         baseline = open_baseline(options.baseline, suite, options.overrides)
-        if options.pointwise and not baseline.rates:
+        if options.pointwise and not baseline.scores_alone:
             raise ConfigError(f"--pointwise: --baseline {options.baseline} gives single clips no score from 1 to 5")
         return baseline
     if options.pointwise and suite.task != QUALITY:
@@ -173,7 +164,7 @@ def _judge_suite(
     options: DetectionOptions, suite: DetectSuite, pairs: Sequence[DetectPair], console: Console, quiet: bool
 ) -> tuple[Path, str, BudgetError | None]:
     """Return the path of the verdicts, a line on what it took, and the error that stopped it before its end, if any."""
-    judge: Any = _open(options, suite)
+    judge = _open(options, suite)
     root = options.audio_root()
     own_name = re.sub(r"[^\w.+-]+", "-", f"{judge.name}-{judge.version}{'-pointwise' if options.pointwise else ''}")
     path = options.out or Path("runs/detect") / suite.name / f"{own_name}.jsonl"
@@ -181,83 +172,38 @@ def _judge_suite(
     existing = rows_so_far(path, suite)
     if options.retry_unscored:
         pairs = [pair for pair in pairs if pair.id not in existing or not existing[pair.id].label]
-    ask = by_clip(judge) if options.pointwise else by_pair(judge)
     with progress_bar(console, "pairs judged", len(pairs), quiet=quiet) as bar:
-        took_s, stopped = judge_pairs(judge.name, ask, pairs, root, path, bar.at, existing)
+        took_s, stopped = judge_pairs(judge, pairs, root, path, bar.at, existing, options.pointwise)
     called = ""
     if isinstance(judge, AudioJudge):
         called = f"{judge.client.spending()}; "
     return path, f"{took_s:.0f} s; {called}verdicts in {path}", stopped
 
 
-class Comparing(Protocol):
-    """A judge of pairs: an audio judge, or a specialised one."""
-
-    @property
-    def name(self) -> str:
-        """Name of the judge and the model behind it."""
-
-    def compare_batch(
-        self, pairs: Sequence[Pair], on_progress: Progress | None = None
-    ) -> Sequence[Preference | Unscored | BudgetError]:
-        """Return a preference each, in order."""
-
-
-class Rating(Protocol):
-    """A judge of single clips."""
-
-    @property
-    def name(self) -> str:
-        """Name of the judge and the model behind it."""
-
-    def score_batch(
-        self, exchanges: Sequence[Exchange], on_progress: Progress | None = None
-    ) -> Sequence[Verdict | Unscored | BudgetError]:
-        """Return a score each, in order."""
-
-
 RowOrStop = DetectRow | BudgetError
-JudgeChunk = Callable[[Sequence[tuple[DetectPair, Pair]], Progress], list[RowOrStop]]
 
 
-def by_pair(judge: Comparing) -> JudgeChunk:
-    """Judge both clips of a pair at once."""
-
-    def judge_chunk(pairs: Sequence[tuple[DetectPair, Pair]], on_progress: Progress) -> list[RowOrStop]:
-        items = [clips for _, clips in pairs]
-        verdicts = judge.compare_batch(items, on_progress)
-        return [
-            verdict if isinstance(verdict, BudgetError) else with_prompts(row_of(pair, verdict), prompts)
-            for (pair, _), verdict, prompts in zip(pairs, verdicts, _prompts(judge, items), strict=True)
+def _judge_chunk(
+    judge: Judge, pairs: Sequence[tuple[DetectPair, Pair]], on_progress: Progress, pointwise: bool
+) -> list[RowOrStop]:
+    """Judge both clips of a pair at once; `pointwise` each alone, where the higher score wins (AudioJudge, appendix E)."""
+    rows: list[RowOrStop]
+    if pointwise:
+        sides = [side for _, clips in pairs for side in sides_of(clips)]
+        scores, made = judge.score_batch(sides, on_progress), list(map(sent, judge.requests(sides)))
+        rows = [_scored(pair, *two) for (pair, _), two in zip(pairs, zip(scores[::2], scores[1::2], strict=True), strict=True)]
+        prompts = [first + second for first, second in zip(made[::2], made[1::2], strict=True)]
+    else:
+        both = [clips for _, clips in pairs]
+        verdicts, prompts = judge.compare_batch(both, on_progress), list(map(sent, judge.requests(both)))
+        rows = [
+            verdict if isinstance(verdict, BudgetError) else row_of(pair, verdict)
+            for (pair, _), verdict in zip(pairs, verdicts, strict=True)
         ]
-
-    return judge_chunk
-
-
-def by_clip(judge: Rating) -> JudgeChunk:
-    """Judge each clip alone, and let the higher score win (AudioJudge, appendix E)."""
-
-    def judge_chunk(pairs: Sequence[tuple[DetectPair, Pair]], on_progress: Progress) -> list[RowOrStop]:
-        scores = judge.score_batch([side for _, clips in pairs for side in sides_of(clips)], on_progress)
-        sides = zip(scores[::2], scores[1::2], strict=True)
-        prompts = _prompts(judge, [side for _, clips in pairs for side in sides_of(clips)])
-        rows = [_scored(pair, *two) for (pair, _), two in zip(pairs, sides, strict=True)]
-        both = [first + second for first, second in zip(prompts[::2], prompts[1::2], strict=True)]
-        return [
-            row if isinstance(row, BudgetError) else with_prompts(row, prompt) for row, prompt in zip(rows, both, strict=True)
-        ]
-
-    return judge_chunk
-
-
-def _prompts(judge: object, items: Sequence[Pair | Exchange]) -> list[tuple[str, ...]]:
-    """Return the prompts of every item; () of a baseline, which makes no calls."""
-    return [sent(request) for request in judge.requests(items)] if isinstance(judge, AudioJudge) else [()] * len(items)
-
-
-def with_prompts(row: DetectRow, prompts: tuple[str, ...]) -> DetectRow:
-    """Return the row with the prompts of its verdict."""
-    return row.model_copy(update={"made_from": MadeFrom(prompts=prompts)})
+    return [
+        row if isinstance(row, BudgetError) else row.model_copy(update={"made_from": MadeFrom(prompts=texts)})
+        for row, texts in zip(rows, prompts, strict=True)
+    ]
 
 
 def _with_clips(row: DetectRow, pair: DetectPair, root: Path, folder: Path) -> DetectRow:
@@ -273,8 +219,8 @@ def _scored(pair: DetectPair, first: Verdict | Unscored | BudgetError, second: V
 
 
 def judge_pairs(
-    name: str, judge_chunk: JudgeChunk, pairs: Sequence[DetectPair], root: Path, path: Path, on_progress: Progress,
-    existing: Mapping[str, DetectRow] | None = None,
+    judge: Judge, pairs: Sequence[DetectPair], root: Path, path: Path, on_progress: Progress,
+    existing: Mapping[str, DetectRow] | None = None, pointwise: bool = False,
 ) -> tuple[float, BudgetError | None]:  # fmt: skip
     """Judge all pairs and write their rows; return seconds taken, and the error if the budget ended first.
 
@@ -290,10 +236,10 @@ def judge_pairs(
         nonlocal judged_now
         read = [read_pair_audio(pair, root) for pair in chunk]
         readable = [(pair, clips) for pair, clips in zip(chunk, read, strict=True) if isinstance(clips, Pair)]
-        judged = iter(judge_chunk(readable, at))
+        judged = iter(_judge_chunk(judge, readable, at, pointwise))
         # The row of a pair that cannot be read has the judge's name and the reason.
         rows = [
-            row_of(pair, replace(clips, judge=name)) if isinstance(clips, Unscored) else next(judged)
+            row_of(pair, replace(clips, judge=judge.name)) if isinstance(clips, Unscored) else next(judged)
             for pair, clips in zip(chunk, read, strict=True)
         ]
         stopped = next((row for row in rows if isinstance(row, BudgetError)), None)
@@ -334,7 +280,7 @@ def _refused(requests: Sequence[Any], clips: int) -> int:
     return sum(any(isinstance(call, Unscored) for call in requests[at : at + size]) for at in range(0, len(requests), size))
 
 
-def require_same_pairs(path: Path, suite: DetectSuite, judge: AudioJudge | Baseline, pairs: Sequence[DetectPair]) -> None:
+def require_same_pairs(path: Path, suite: DetectSuite, judge: Judge, pairs: Sequence[DetectPair]) -> None:
     """Refuse to replace another judge's verdicts, or verdicts on pairs that are not judged now.
 
     Raises:

@@ -15,13 +15,14 @@ from typing import Any, cast
 from pydantic import BaseModel, ConfigDict, model_validator
 from rich.console import Console
 
+from paras2s.bench.display import PairsEstimate
 from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.results import require_new
 from paras2s.bench.speakbench.data import SuitePair
 from paras2s.bench.speakbench.label_sets import SetLabel, load_labels
 from paras2s.bench.speakbench.metrics import Comparison, accuracy, collapse, compare
 from paras2s.bench.speakbench.report import share_text, show_comparison
-from paras2s.bench.speakbench.run import CHUNK_PAIRS, SuiteEstimate, SuiteOptions, estimate_suite, judge_pairs_read, made_from
+from paras2s.bench.speakbench.run import CHUNK_PAIRS, SuiteOptions, estimate_suite, judge_pairs_read, made_from
 from paras2s.bench.verdict_file import VerdictFile, read_rows, rows_by_key
 from paras2s.clients.chat import Bill
 from paras2s.errors import BudgetError, ConfigError, DataError
@@ -135,7 +136,7 @@ def open_baseline(options: SuiteOptions, name: str, calls: bool = True) -> LLMJu
     return open_llm_judge(JUDGES[name], options.overrides, both_orders=both, calls=calls)
 
 
-def estimate_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bool) -> SuiteEstimate:
+def estimate_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bool) -> PairsEstimate:
     """Return the most that both judges can cost, without a call; `unscored` counts pairs that one of them cannot judge."""
     pairs, _, _ = original_labels(options, path)
     bill, unscored, models = Bill(), 0, []
@@ -145,7 +146,7 @@ def estimate_baselines(options: SuiteOptions, path: Path, console: Console, quie
             cost, missing = estimate_suite(judge, pairs, options.audio_root(), bar.at)
         bill, unscored = bill + cost, max(unscored, missing)
         models.append(judge.config.llm.model)
-    return SuiteEstimate(bill, " and ".join(dict.fromkeys(models)), unscored, len(pairs))
+    return PairsEstimate(" and ".join(dict.fromkeys(models)), bill, unscored, len(pairs))
 
 
 def run_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bool) -> BaselineTable:

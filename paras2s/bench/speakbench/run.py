@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from paras2s.bench.display import PairsEstimate
 from paras2s.bench.made_from import MadeFrom, clip_names, fusion_of, sent
 from paras2s.bench.results import require_new
 from paras2s.bench.speakbench.cases import write_cases
@@ -218,17 +219,7 @@ def _judge_now(
     return path, f"{took_s:.0f} s; {judge.client.spending()}; verdicts in {path}", stopped
 
 
-@dataclass(frozen=True)
-class SuiteEstimate:
-    """The most that judging can cost, the model, and how many of the pairs cannot be judged."""
-
-    bill: Bill
-    model: str
-    unscored: int
-    n_pairs: int
-
-
-def estimate(options: SuiteOptions, console: Console, quiet: bool) -> SuiteEstimate:
+def estimate(options: SuiteOptions, console: Console, quiet: bool) -> PairsEstimate:
     """Estimate the cost of judging without a call; clips are measured and cached."""
     pairs, root = options.load_pairs(), options.audio_root()
     bill, unscored, model = Bill(), 0, ""
@@ -237,7 +228,7 @@ def estimate(options: SuiteOptions, console: Console, quiet: bool) -> SuiteEstim
         with progress_bar(console, "pairs read", len(pairs), quiet=quiet) as bar:
             cost, unscored = estimate_suite(judge, pairs, root, bar.at)
         bill, model = bill + cost, judge.config.llm.model
-    return SuiteEstimate(bill, model, unscored, len(pairs))
+    return PairsEstimate(model, bill, unscored, len(pairs))
 
 
 def estimate_suite(judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, on_progress: Progress) -> tuple[Bill, int]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -40,50 +40,34 @@ from paras2s.unisrm.reward.tasks import TASKS, PairRecord, TaskId
 from paras2s.utils.cache import key_of
 
 Found = Judgement | NoJudgement | BudgetError
-
-
-class BenchJudge(Protocol):
-    """A judge of samples. `inputs` names its inputs for each task; `unfit` says why it cannot do the others."""
-
-    @property
-    def name(self) -> str:
-        """Name in the tables."""
-
-    @property
-    def version(self) -> str:
-        """Version, which changes whenever a judgement may change."""
-
-    @property
-    def inputs(self) -> Mapping[TaskId, str]:
-        """The inputs of each task that it does (Table 12)."""
-
-    @property
-    def unfit(self) -> Mapping[TaskId, str]:
-        """The reason for each task that it cannot do."""
-
-    def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
-        """Return a judgement of each sample of a task, in order."""
+JudgeSamples = Callable[[TaskId, Sequence[Sample], Sequence[Mapping[str, Clip]]], list[Found]]
 
 
 @dataclass(frozen=True)
-class UniSRMBench:
-    """A trained UniSRM, which gets every input of a task."""
+class BenchJudge:
+    """A judge of samples: `judge` returns a judgement of each sample of a task, in order.
+
+    `version` changes whenever a judgement may change. `inputs` names its inputs for each task that it does (Table 12); `unfit`
+    says why it cannot do the others.
+    """
 
     name: str
-    judge_model: UniSRMJudge
-    inputs: Mapping[TaskId, str] = field(default_factory=lambda: dict.fromkeys(TASKS, "all texts and clips of the task"))
+    version: str
+    judge: JudgeSamples
+    inputs: Mapping[TaskId, str]
     unfit: Mapping[TaskId, str] = field(default_factory=dict)
 
-    @property
-    def version(self) -> str:
-        """Version of the model."""
-        return self.judge_model.fingerprint
 
-    def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
-        """Return one reply to each sample, in the one order of the condition."""
+ALL_INPUTS = "all texts and clips of the task"
+
+
+def _by_unisrm(name: str, model: UniSRMJudge) -> BenchJudge:
+    """Return a trained UniSRM as a judge: one reply to each sample, in the one order of the condition."""
+
+    def judge(task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
         pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
         judgements: list[Found] = []
-        for reply in self.judge_model.read(task_id, pairs):
+        for reply in model.read(task_id, pairs):
             if isinstance(reply, BudgetError):
                 judgements.append(reply)
             elif isinstance(reply, Unscored):
@@ -94,34 +78,28 @@ class UniSRMBench:
                 judgements.append(judgement_of(reply.record, task_id, reply.reply))
         return judgements
 
+    return BenchJudge(name, model.fingerprint, judge, dict.fromkeys(TASKS, ALL_INPUTS))
 
-@dataclass(frozen=True)
-class DimensionsBench:
-    """An audio model that scores both candidates by dimension; like UniSRM it gets every input of a task (Table 12)."""
 
-    name: str
-    judges: Mapping[PairTask, DimensionJudge]
-    inputs: Mapping[TaskId, str]
-    unfit: Mapping[TaskId, str] = field(default_factory=lambda: {"T2": NO_RATING})
+def _by_dimensions(name: str, judges: Mapping[PairTask, DimensionJudge]) -> BenchJudge:
+    """Return an audio model that scores both candidates by dimension: the higher total wins, equal totals tie."""
 
-    @property
-    def version(self) -> str:
-        """Hash of the task judges' versions."""
-        return key_of([judge.version for judge in self.judges.values()])[:8]
-
-    def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
-        """Return the candidate with the higher total, in the one order of the condition; equal totals tie."""
+    def judge(task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
         assert task_id != "T2"
         pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
-        return [self._found(task_id, verdict) for verdict in self.judges[task_id].score_pairs(pairs)]
+        return [_of_dimensions(task_id, verdict) for verdict in judges[task_id].score_pairs(pairs)]
 
-    def _found(self, task_id: TaskId, verdict: Judged) -> Found:
-        if isinstance(verdict, BudgetError):
-            return verdict
-        if isinstance(verdict, Unscored):
-            return NoJudgement(verdict.reason, "", verdict.reply)
-        judgement = judgement_of(PairRecord(verdict.better or verdict.stated, verdict.sides), task_id, verdict.reply)
-        return judgement if verdict.better else replace(judgement, better="tie")
+    version = key_of([judge.version for judge in judges.values()])[:8]
+    return BenchJudge(name, version, judge, dict.fromkeys(judges, ALL_INPUTS), {"T2": NO_RATING})
+
+
+def _of_dimensions(task_id: TaskId, verdict: Judged) -> Found:
+    if isinstance(verdict, BudgetError):
+        return verdict
+    if isinstance(verdict, Unscored):
+        return NoJudgement(verdict.reason, "", verdict.reply)
+    judgement = judgement_of(PairRecord(verdict.better or verdict.stated, verdict.sides), task_id, verdict.reply)
+    return judgement if verdict.better else replace(judgement, better="tie")
 
 
 def _instruction(task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> Utterance:
@@ -137,29 +115,25 @@ def _instruction(task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> 
     return Utterance(clip=clips[turns[-1]])
 
 
-@dataclass(frozen=True)
-class RegistryBench:
-    """A judge of the registry. `pairs` compares two answers to an instruction, `rater` scores a clip; None: it cannot."""
+def _by_registry(
+    name: str, version: str, comparing: Judge | None, rating: Judge | None, inputs: Mapping[TaskId, str],
+    unfit: Mapping[TaskId, str],
+) -> BenchJudge:  # fmt: skip
+    """Return judges of the registry: `comparing` prefers one of two answers, `rating` scores a clip; None: it cannot."""
 
-    name: str
-    version: str
-    pairs: Judge | None
-    rater: Judge | None
-    inputs: Mapping[TaskId, str]
-    unfit: Mapping[TaskId, str]
-
-    def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
-        """Return a preference, or a score, of each sample."""
+    def judge(task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
         if TASKS[task_id].pairwise:
-            assert self.pairs is not None
+            assert comparing is not None
             pairs = [
                 Pair(_instruction(task_id, sample, sounds), sounds["speech_a"], sounds["speech_b"])
                 for sample, sounds in zip(samples, clips, strict=True)
             ]
-            return [_found(verdict) for verdict in self.pairs.compare_batch(pairs)]
-        assert self.rater is not None
+            return [_found(verdict) for verdict in comparing.compare_batch(pairs)]
+        assert rating is not None
         exchanges = [Exchange(Utterance(), sounds["speech"]) for sounds in clips]
-        return [_found(verdict) for verdict in self.rater.score_batch(exchanges)]
+        return [_found(verdict) for verdict in rating.score_batch(exchanges)]
+
+    return BenchJudge(name, version, judge, inputs, unfit)
 
 
 def _found(verdict: Preference | Verdict | Unscored | BudgetError) -> Found:
@@ -193,20 +167,19 @@ def open_bench_judge(
     named, changed = find_judge(name), dict(overrides or {})
     kind = named.kind
     if kind == "unisrm":
-        return UniSRMBench(name, open_unisrm_judge(named, changed, both_orders=False))
+        return _by_unisrm(name, open_unisrm_judge(named, changed, both_orders=False))
     if kind == "dimensions":
-        judges = open_dimension_judges(named, changed)
-        return DimensionsBench(name, judges, dict.fromkeys(judges, "all texts and clips of the task"))
+        return _by_dimensions(name, open_dimension_judges(named, changed))
     if kind in ("rubric", "independent"):
-        return RegistryBench(name, "1", None, None, {}, dict.fromkeys(TASKS, NEEDS_STYLE))
+        return _by_registry(name, "1", None, None, {}, dict.fromkeys(TASKS, NEEDS_STYLE))
     if kind == "reward_model":
         judge = open_judge(named, None, encoder=encoder)
         unfit: dict[TaskId, str] = dict.fromkeys(("T1", "T2", "T3"), NEEDS_QUESTION)
-        return RegistryBench(name, judge.fingerprint, judge, None, {"T4": LAST_TURN}, unfit)
+        return _by_registry(name, judge.fingerprint, judge, None, {"T4": LAST_TURN}, unfit)
     inputs: dict[TaskId, str] = {"T1": NO_PROMPT, "T3": WORDS, "T4": LAST_TURN}
     if kind == "llm" or named.is_own:
         judge = open_judge(named, changed, both_orders=False, tone=tone)
-        return RegistryBench(name, judge.fingerprint, judge, None, inputs, {"T2": NO_RATING})
+        return _by_registry(name, judge.fingerprint, judge, None, inputs, {"T2": NO_RATING})
     return _open_audio(named, changed, inputs)
 
 
@@ -218,44 +191,41 @@ def _open_audio(named: NamedJudge, changed: dict[str, Any], inputs: dict[TaskId,
     inputs = {**inputs, "T2": "the clip"}
     if wrong:
         unfit: dict[TaskId, str] = dict.fromkeys(("T1", "T3", "T4"), f"its task {wrong[0]} prefers neither of two clips")
-        return RegistryBench(name, rater.fingerprint, None, rater, {"T2": "the clip"}, unfit)
+        return _by_registry(name, rater.fingerprint, None, rater, {"T2": "the clip"}, unfit)
     pairs = open_judge(named, changed, both_orders=False, voice=signal_voice())
-    return RegistryBench(name, f"{pairs.fingerprint}+{rater.fingerprint}", pairs, rater, inputs, {})
+    return _by_registry(name, f"{pairs.fingerprint}+{rater.fingerprint}", pairs, rater, inputs, {})
 
 
 # Objective measures (Table 1), which get the candidates alone, and the text or the prompt that they compare with.
 
 
-@dataclass(frozen=True)
-class Measure:
-    """An objective measure: the candidate with the higher number wins; for T2 the number is the score."""
+def measure(
+    name: str, version: str, value: Callable[[Sample, Mapping[str, Clip], str], float | NoJudgement],
+    inputs: Mapping[TaskId, str], unfit: Mapping[TaskId, str],
+) -> BenchJudge:  # fmt: skip
+    """Return an objective measure: the candidate with the higher number wins; for T2 the number is the score."""
 
-    name: str
-    version: str
-    value: Callable[[Sample, Mapping[str, Clip], str], float | NoJudgement]
-    inputs: Mapping[TaskId, str]
-    unfit: Mapping[TaskId, str]
-
-    def judge(self, task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
-        """Return each sample measured alone."""
-        return [self._one(task_id, *pair) for pair in zip(samples, clips, strict=True)]
-
-    def _one(self, task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> Found:
+    def of_sample(task_id: TaskId, sample: Sample, clips: Mapping[str, Clip]) -> Found:
         values = []
-        for name in TASKS[task_id].candidates:
-            value = self.value(sample, clips, name)
-            if isinstance(value, NoJudgement):
-                return value
-            values.append(value)
+        for candidate in TASKS[task_id].candidates:
+            number = value(sample, clips, candidate)
+            if isinstance(number, NoJudgement):
+                return number
+            values.append(number)
         if task_id == "T2":
             return Judgement(None, values[0])
         return judgement_of_label(prefer(*values), f"{values[0]:.3f} and {values[1]:.3f}")
+
+    def judge(task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
+        return [of_sample(task_id, sample, sounds) for sample, sounds in zip(samples, clips, strict=True)]
+
+    return BenchJudge(name, version, judge, inputs, unfit)
 
 
 NO_TEXT = "no text is given to compare with"
 
 
-def word_errors() -> Measure:
+def word_errors() -> BenchJudge:
     """Prefer the candidate with fewer word errors against the requested text, by the embedded recogniser."""
     transcripts: dict[str, str] = {}
 
@@ -270,17 +240,17 @@ def word_errors() -> Measure:
             return NoJudgement(str(error))
 
     inputs: dict[TaskId, str] = dict.fromkeys(("T1", "T3"), "candidates, and the text")
-    return Measure("WER", asr.version(), value, inputs, {"T2": NO_TEXT, "T4": NO_TEXT})
+    return measure("WER", asr.version(), value, inputs, {"T2": NO_TEXT, "T4": NO_TEXT})
 
 
-def speaker_similarity(options: SpeakerOptions | None = None) -> Measure:
+def speaker_similarity(options: SpeakerOptions | None = None) -> BenchJudge:
     """Prefer the candidate whose x-vector is nearer to the prompt speech's."""
     chosen = options or SpeakerOptions()
     unfit: dict[TaskId, str] = dict.fromkeys(("T2", "T3", "T4"), "there is no prompt speech to resemble")
     try:
         embed_speaker(chosen.model, Clip(np.random.default_rng(0).standard_normal(16_000).astype(np.float32), 16_000))
     except ConfigError as error:
-        return Measure("SIM", "", lambda *_: NoJudgement("no model"), {}, {**unfit, "T1": str(error)})
+        return measure("SIM", "", lambda *_: NoJudgement("no model"), {}, {**unfit, "T1": str(error)})
 
     def value(sample: Sample, clips: Mapping[str, Clip], name: str) -> float | NoJudgement:
         pair = (clips["prompt_speech"], clips[name])
@@ -292,24 +262,25 @@ def speaker_similarity(options: SpeakerOptions | None = None) -> Measure:
             return NoJudgement(str(error))
         return float(first @ second / (np.linalg.norm(first) * np.linalg.norm(second)))
 
-    return Measure("SIM", chosen.model, value, {"T1": "candidates, and the prompt speech"}, unfit)
+    return measure("SIM", chosen.model, value, {"T1": "candidates, and the prompt speech"}, unfit)
 
 
-def dnsmos(options: MeasuringOptions) -> Measure:
+def dnsmos(options: MeasuringOptions) -> BenchJudge:
     """Prefer the candidate with the higher overall MOS of personalised DNSMOS; for T2 return that MOS."""
     baseline = DnsmosBaseline(options)
 
     def value(sample: Sample, clips: Mapping[str, Clip], name: str) -> float | NoJudgement:
         score = baseline.score_batch([Exchange(Utterance(), clips[name])])[0]
+        assert not isinstance(score, BudgetError), "it makes no call"
         return NoJudgement(score.reason) if isinstance(score, Unscored) else score.score
 
-    return Measure("DNSMOS", baseline.version, value, dict.fromkeys(TASKS, "candidates"), {})
+    return measure("DNSMOS", baseline.version, value, dict.fromkeys(TASKS, "candidates"), {})
 
 
-def utmos() -> Measure:
+def utmos() -> BenchJudge:
     """Refuse UTMOS, which is not available."""
     why = "its weights come from a hub, and no package holds them"
-    return Measure("UTMOS", "", lambda *_: NoJudgement(why), {}, dict.fromkeys(TASKS, why))
+    return measure("UTMOS", "", lambda *_: NoJudgement(why), {}, dict.fromkeys(TASKS, why))
 
 
 def objective_measures(options: MeasuringOptions) -> list[BenchJudge]:
