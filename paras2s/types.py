@@ -13,6 +13,9 @@ import numpy as np
 
 SCHEMA_VERSION = 1
 
+# The scale of every reward source.
+LOWEST, HIGHEST = 1.0, 5.0
+
 # The two streams that an objective tells apart.
 TEXT, AUDIO = 0, 1
 

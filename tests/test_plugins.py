@@ -65,8 +65,8 @@ class Words:
 
     kind, extractors, needs_sound, needs_codes = "words_said", (), False, False
 
-    def __init__(self, most=5):
-        self.most = most
+    def __init__(self, most=5, words=None):
+        self.most, self.words = most, words
 
     def score(self, groups):
         return [[float(min(self.most, 1 + len(one.text.split()))) for one in group.answers] for group in groups]
@@ -181,6 +181,8 @@ def test_a_reward_source(names: dict[str, str], tmp_path: Path) -> None:
     kind = names[SOURCE_GROUP]
     reward = composite(tmp_path, RewardSourceConfig(kind=kind, name="words", options={"most": 2}))
     assert reward.score([group(clip(1.0))])[0][0].parts == {"words": 2.0}
+    options = {"words": ["a", True, None, {"b": 1.5}]}
+    assert composite(tmp_path, RewardSourceConfig(kind=kind, options=options)).sources[0].words == options["words"]
     with pytest.raises(ConfigError, match="is no reward source: it has no kind"):
         composite(tmp_path, RewardSourceConfig(kind="builtins:dict"))
     with pytest.raises(ConfigError, match="do not fit it"):
@@ -219,7 +221,7 @@ def test_an_unknown_name_is_answered_with_the_names_there_are() -> None:
         ConfigError, match=r"no judge 'x'; there are audio, .*trace, .*rubric, independent, or give module:Class"
     ):
         find_judge("x")
-    with pytest.raises(ValueError, match=r"no reward source 'x'; there are reward_model, .*length, or give module:Class"):
+    with pytest.raises(ValueError, match=r"no reward source 'x'; there are reward_model, .*overlong, or give module:Class"):
         RewardSourceConfig(kind="x")
     with pytest.raises(
         ValueError, match=r"no TTS engine 'x'; there are openai, cosyvoice, piper, espeak, or give module:Class"

@@ -287,6 +287,16 @@ def encode_clip(clip: Clip, format: str = "WAV") -> bytes:
     return buffer.getvalue()
 
 
+def encode_exactly(clip: Clip) -> bytes:
+    """Encode a clip as WAV of 32-bit floats, its channels as well: `read_clip` returns the same samples to the bit."""
+    import soundfile
+
+    buffer = io.BytesIO()
+    samples = clip.samples if clip.channels is None else clip.channels
+    soundfile.write(buffer, samples, clip.sample_rate_hz, subtype="FLOAT", format="WAV")
+    return buffer.getvalue()
+
+
 def write_clip(path: Path, clip: Clip) -> None:
     """Write a 16-bit WAV, atomically."""
     write_bytes(path, encode_clip(clip))

@@ -92,7 +92,7 @@ class ScriptedEndpoint:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         app = web.Application(client_max_size=2**28)
-        for route in ("/v1/chat/completions", "/v1/completions", "/v1/audio/speech", "/inference_zero_shot"):
+        for route in ("/v1/chat/completions", "/v1/completions", "/v1/audio/speech", "/v1/score", "/inference_zero_shot"):
             app.router.add_post(route, self._complete)
         app.router.add_get("/v1/models", self._complete)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)

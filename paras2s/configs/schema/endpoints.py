@@ -17,6 +17,8 @@ OWN_FIELDS = frozenset(
 LimitField = Literal["max_tokens", "max_completion_tokens"]
 # Defaults of a server on this machine or in a private network: it serves one or two calls at once, and slowly.
 PRIVATE_CONCURRENCY, PRIVATE_TIMEOUT_S = 2, 900.0
+# The token that a reward server asks for, and that its clients send.
+REWARD_TOKEN = "PARAS2S_REWARD_TOKEN"
 
 
 class ExtractorConfig(Section):
@@ -99,6 +101,42 @@ class AudioChatConfig(EndpointConfig):
     voice: str = "alloy"
     system: str = Field("", description="system prompt; empty: none is sent")
     temperature: float = Field(1.0, ge=0)
+
+
+class HttpRewardConfig(EndpointConfig):
+    """A reward server that speaks our protocol (docs/reward-protocol.schema.json)."""
+
+    base_url: str = Field(alias="url", description="address of the server, without /score")
+    model: str = Field("reward", min_length=1, description="name of the server in messages")
+    api_key_env: str | None = Field(
+        REWARD_TOKEN,
+        pattern=r"^[A-Za-z_]\w{0,40}$",
+        description="environment variable with the server's token; null: none is sent",
+    )
+    max_attempts: int = Field(3, ge=1, description="attempts of one call, the first included")
+    batch_size: int = Field(16, ge=1, description="answers of one call; a group is never divided")
+    audio: Literal["wav", "path", "none"] = Field(
+        "wav",
+        description="clips as WAV; path: the question's as its path, for a server that shares the disk; none: words alone",
+    )
+    usd_per_answer: float | None = Field(None, gt=0, description="the most that the server charges for an answer")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _private_defaults(cls, values: Any) -> Any:
+        known = EndpointConfig._private_defaults({"base_url": values.get("url"), **values})
+        return {key: value for key, value in known.items() if key in values or key != "base_url"}
+
+    @field_validator("base_url")
+    @classmethod
+    def _usual_form(cls, base_url: str) -> str:
+        return endpoint_url(base_url).rstrip("/").removesuffix("/score")
+
+    @model_validator(mode="after")
+    def _budget_has_a_price(self) -> HttpRewardConfig:
+        if self.budget_usd is not None and self.usd_per_answer is None:
+            raise ValueError("budget_usd needs usd_per_answer, the most that the server charges for an answer")
+        return self
 
 
 def load_audio_chat(path: Path) -> AudioChatConfig:

@@ -22,6 +22,7 @@ SOURCE_KINDS = (
     "rubric",
     "llm",
     "pairwise",
+    "http",
     "self_contrast",
     "word_errors",
     "quality",
@@ -216,7 +217,7 @@ class RewardSourceConfig(Section):
     name: str = Field("", description="name in the stored parts of a reward; needed if two sources are of one kind")
     weight: float = Field(1.0, gt=0)
     required: bool = Field(True, description="false: answers it cannot score are rewarded by the other sources alone")
-    options: dict[str, str | int | float] = Field({}, description="options of this kind; see reward/sources")
+    options: dict[str, Any] = Field({}, description="options of this kind; see reward/sources")
 
     @field_validator("kind")
     @classmethod

@@ -11,13 +11,12 @@ import numpy as np
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.reward.judges.base import Utterance
-from paras2s.types import Blueprint, Unscored
+from paras2s.types import HIGHEST, LOWEST, Blueprint, Unscored
 
 if TYPE_CHECKING:
     # It is of the reward model, which brings torch: seconds for whoever needs a judge alone.
     from paras2s.reward.reward_model.model import EncodedQuestion
 
-LOWEST, HIGHEST = 1.0, 5.0
 Scores = list[float | Unscored]
 
 
@@ -26,14 +25,22 @@ class RewardQuestion:
     """A question as rewards may know it, and no label of it. Made by the align stage.
 
     `encoded` is what the embedded reward model reads (None: it is not among the sources); `transcript` is by ASR; `style` by
-    a tone classifier (None: no source needs it); `clip` is the sound's file.
+    a tone classifier (None: no source needs it); `clip` is the sound or its file.
     """
 
     id: str
     encoded: EncodedQuestion | None
     transcript: str
     style: str | None = None
-    clip: Path | None = None
+    clip: Path | Clip | None = None
+
+    def sound(self) -> Clip | None:
+        """Return the sound, read from its file.
+
+        Raises:
+            AudioError: the file cannot be read.
+        """
+        return read_clip(self.clip) if isinstance(self.clip, Path) else self.clip
 
 
 @dataclass(frozen=True)
@@ -89,5 +96,4 @@ def on_scale(share: float) -> float:
 def question_of(group: Group) -> Utterance:
     """Return the group's question for a judge: its sound where there is a file, its transcript and its style."""
     question = group.question
-    clip = read_clip(question.clip) if question.clip is not None else None
-    return Utterance(clip, question.transcript, question.style)
+    return Utterance(question.sound(), question.transcript, question.style)

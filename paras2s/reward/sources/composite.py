@@ -12,7 +12,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from paras2s.audio.clip import Clip
-from paras2s.configs.schema.endpoints import LLMConfig
+from paras2s.clients.rewards import RewardClient
+from paras2s.configs.schema.endpoints import HttpRewardConfig, LLMConfig
 from paras2s.configs.schema.judges import UNISRM, OmniServedConfig, find_judge
 from paras2s.configs.schema.run import SOURCE_GROUP, OmniConfig, RewardConfig, RewardSourceConfig
 from paras2s.errors import ConfigError, one_line
@@ -27,6 +28,7 @@ from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.reward_model.omni import OmniRewardModel, read_adapter_config
 from paras2s.reward.reward_model.omni_vllm import ServedOmni
 from paras2s.reward.sources.base import Group, RewardSource
+from paras2s.reward.sources.http import HttpSource
 from paras2s.reward.sources.judge import JudgeSource
 from paras2s.reward.sources.local import LengthSource, ModelSource, OverlongSource, QualitySource, WordErrorSource
 from paras2s.reward.sources.omni import InProcess, OmniSource
@@ -37,7 +39,7 @@ from paras2s.types import Reward, Unscored
 from paras2s.utils.plugins import find_part
 
 # Sources that are conditioned on the question's style; a classifier predicts it, since RL prompts have no labels.
-STYLE_SOURCES = ("rubric", "llm", "pairwise", SelfContrastSource.kind)
+STYLE_SOURCES = ("rubric", "llm", "pairwise", "http", SelfContrastSource.kind)
 
 
 def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourceConfig]) -> Reward | Unscored:
@@ -242,4 +244,5 @@ MAKERS: dict[str, Callable[[dict[str, Any], RewardSetup], RewardSource]] = {
     "quality": lambda options, setup: QualitySource(**options),
     "length": lambda options, setup: LengthSource(**options),
     "overlong": lambda options, setup: OverlongSource(**options),
+    "http": lambda options, setup: HttpSource(RewardClient(HttpRewardConfig.model_validate(options))),
 }

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from paras2s.audio.clip import read_clip
 from paras2s.errors import JudgeError
 from paras2s.reward.reward_model.omni import LOW_MASS, OmniRewardModel, OmniScore, SpokenPair
 from paras2s.reward.reward_model.omni_vllm import ServedOmni
@@ -47,9 +46,9 @@ class OmniSource:
         """Score all answers together: a server fills its slots, and a model its batches, across groups."""
         spoken: dict[tuple[int, int], SpokenPair] = {}
         for row, group in enumerate(groups):
-            if group.question.clip is None:
+            question = group.question.sound()
+            if question is None:
                 continue
-            question = read_clip(group.question.clip)
             for number, answer in enumerate(group.answers):
                 if answer.clip is not None and len(answer.clip.samples):
                     spoken[row, number] = SpokenPair(question, answer.clip)

@@ -1,0 +1,51 @@
+"""A reward server as a source: it is sent what is known of questions and answers, and its scores are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from paras2s.clients.rewards import RewardClient, SentAnswer, SentGroup, SentQuestion, Sound, sound_of
+from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion, Scores
+
+
+@dataclass(frozen=True)
+class HttpSource:
+    """Rewards with the scores of a server; an answer without one has its reason."""
+
+    client: RewardClient
+    kind: ClassVar[str] = "http"
+    extractors: ClassVar[tuple[str, ...]] = ()
+    needs_codes: ClassVar[bool] = False
+
+    @property
+    def needs_sound(self) -> bool:
+        """Whether clips are sent."""
+        return self.client.config.audio != "none"
+
+    def score(self, groups: Sequence[Group]) -> list[Scores]:
+        """Score all answers of all groups, in as many calls at once as the config allows.
+
+        Raises:
+            BudgetError: the budget or the server's is spent, or too many calls in a row failed alike.
+        """
+        scores = self.client.score([self._sent(row, group) for row, group in enumerate(groups)])
+        return [[scores[f"{row}/{number}"] for number in range(len(group.answers))] for row, group in enumerate(groups)]
+
+    def _sent(self, row: int, group: Group) -> SentGroup:
+        question = group.question
+        asked = SentQuestion(text=question.transcript or None, style=question.style, audio=self._question_sound(question))
+        return SentGroup(
+            id=question.id, question=asked, answers=[self._answer(f"{row}/{n}", a) for n, a in enumerate(group.answers)]
+        )
+
+    def _question_sound(self, question: RewardQuestion) -> Sound | None:
+        audio = self.client.config.audio
+        if audio == "path" and isinstance(question.clip, Path):
+            return Sound(path=str(question.clip))
+        return None if audio == "none" else sound_of(question.sound())
+
+    def _answer(self, id_: str, answer: GivenAnswer) -> SentAnswer:
+        return SentAnswer(id=id_, text=answer.text or None, audio=sound_of(answer.clip) if self.needs_sound else None)
