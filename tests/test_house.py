@@ -26,6 +26,7 @@ LAYERS = (
     # They renew this project's own pages.
     ("experiments",),
     ("pipeline", "grpo", "align"),
+    ("integrations",),
     ("bench", "data_gen"),
     # A run opens the policy and the reward of its config; the rooms above take it from there.
     ("run",),

@@ -41,6 +41,7 @@ from paras2s.cli.probe import probe
 from paras2s.cli.rank import rank
 from paras2s.cli.results import results
 from paras2s.cli.rollouts import rollouts
+from paras2s.cli.serve import serve
 from paras2s.cli.studio import studio
 from paras2s.cli.study import study_app
 from paras2s.cli.unisrm import unisrm_app
@@ -58,7 +59,7 @@ app = typer.Typer(
 # The groups of --help, in the order of use.
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Run": {"demo": demo, "data": data, "warmup": warmup, "distill": distill, "align": align, "ablate": ablate},
-    "Judge": {"blueprint": blueprint, "probe": probe, "rank": rank},
+    "Judge": {"blueprint": blueprint, "probe": probe, "rank": rank, "serve": serve},
     "Look": {"studio": studio, "rollouts": rollouts},
     "Models": {"new-policy": new_policy, "check-policy": check_policy, "export": export},
     "Plan and set up": {"plan": plan, "config": config, "doctor": doctor},

@@ -37,7 +37,7 @@ class Sound(Wire):
     wav: str | None = Field(None, min_length=1, description="a WAV file in base64, 16-bit or float")
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Sound:
+    def _has_one(self) -> Sound:
         if (self.path is None) == (self.wav is None):
             raise ValueError("give path or wav, and not both")
         return self
@@ -47,7 +47,7 @@ class SentQuestion(Wire):
     """A question: its words, the style that it is said in, and its sound, as far as they are known."""
 
     text: str | None = None
-    style: str | None = Field(None, description="how it is said: happy, sad, sarcastic ...")
+    style: str | None = Field(None, description="its speaking style: happy, sad, sarcastic ...")
     audio: Sound | None = None
 
 
@@ -91,14 +91,14 @@ class AnswerScore(Wire):
     cost_usd: float | None = Field(None, ge=0, description="what this score cost now; null: not known")
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> AnswerScore:
+    def _has_one(self) -> AnswerScore:
         if (self.score is None) == (self.unscored is None):
             raise ValueError("give score or unscored, and not both")
         return self
 
 
 class ReplyHead(Wire):
-    """Who scored, and the range of all its scores, which must not change between replies."""
+    """The name of the judge and the range of its scores, which must not change between replies."""
 
     protocol: Literal[1] = PROTOCOL
     judge: str = Field(description="name and version of the judge")
@@ -135,7 +135,7 @@ def on_our_scale(score: float, low: float, high: float) -> float:
 
 
 def sound_of(clip: Clip | None) -> Sound | None:
-    """Return a clip as it is sent, to the bit; None where there is no sound."""
+    """Return a clip as it is sent, to the bit; None if there is no sound."""
     if clip is None or not len(clip.samples):
         return None
     return Sound(wav=base64.b64encode(encode_exactly(clip)).decode())
@@ -157,7 +157,7 @@ class RewardClient:
         self._head: ReplyHead | None = None
 
     def score(self, groups: Sequence[SentGroup]) -> dict[str, float | Unscored]:
-        """Return the score of every answer by its id, from 1 to 5; one that the server does not score rightly is Unscored.
+        """Return the score of every answer by its id, from 1 to 5; an answer that it does not score rightly is Unscored.
 
         Raises:
             BudgetError: the budget or the server's is spent, or too many calls in a row failed alike.
@@ -171,7 +171,7 @@ class RewardClient:
             most_usd = None if self.config.usd_per_answer is None else self.config.usd_per_answer * len(answers)
             try:
                 called = await self.endpoint.call(
-                    lambda: self._post(session, batches[index], answers), most_usd, lambda found: found[1]
+                    lambda: self._post(session, batches[index], answers), most_usd, lambda read: read[1]
                 )
                 scores.update(called.value[0])
             except BudgetError as error:
@@ -245,14 +245,14 @@ class RewardClient:
         if len(items) != 1:
             return Unscored("http", f"the server returned {len(items)} scores for it")
         try:
-            found = AnswerScore.model_validate(items[0])
+            entry = AnswerScore.model_validate(items[0])
         except ValidationError as error:
             return Unscored("http", f"the server's {first_problem(error, 'entry')} ({str(items[0])[:80]})")
-        if found.score is None:
-            return Unscored("http", f"the server: {found.unscored}")
-        if not head.low <= found.score <= head.high:
-            return Unscored("http", f"the score is {found.score:g}, and the server's range is {head.low:g} to {head.high:g}")
-        return on_our_scale(found.score, head.low, head.high)
+        if entry.score is None:
+            return Unscored("http", f"the server: {entry.unscored}")
+        if not head.low <= entry.score <= head.high:
+            return Unscored("http", f"the score is {entry.score:g}, and the server's range is {head.low:g} to {head.high:g}")
+        return on_our_scale(entry.score, head.low, head.high)
 
 
 def _who(head: ReplyHead) -> str:

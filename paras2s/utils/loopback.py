@@ -1,4 +1,4 @@
-"""An ASGI application served on the loopback address alone, by uvicorn."""
+"""An ASGI application served by uvicorn, on the loopback address unless another one is given."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHUTDOWN_S = 1
 class LoopbackServer:
     """A server on its socket. The kernel holds requests from the first moment; they are answered while `run` runs."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = LOOPBACK) -> None:
         """Take the port; 0 takes any free one.
 
         Raises:
@@ -27,12 +27,12 @@ class LoopbackServer:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._socket.bind((LOOPBACK, port))
+            self._socket.bind((host, port))
             self._socket.listen(128)
         except (OSError, OverflowError) as error:
             self._socket.close()
             raise ConfigError(
-                f"port: {port} on {LOOPBACK} cannot be used ({error}); choose another, or 0 for any free one"
+                f"port: {port} on {host} cannot be used ({error}); choose another, or 0 for any free one"
             ) from error
 
     @property

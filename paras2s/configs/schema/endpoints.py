@@ -28,6 +28,14 @@ class ExtractorConfig(Section):
     options: dict[str, str | int | float] = Field({})
 
 
+def _with_private_defaults(values: Any, key: str) -> Any:
+    """Return settings with the defaults of a private address, if theirs is one."""
+    url = values.get(key) if isinstance(values, dict) else None
+    if not isinstance(url, str) or not is_private(url if "://" in url else f"http://{url}"):
+        return values
+    return {"concurrency": PRIVATE_CONCURRENCY, "timeout_s": PRIVATE_TIMEOUT_S, **values}
+
+
 class EndpointConfig(Section):
     """An OpenAI-compatible endpoint and its limits. The key itself is only ever in the environment."""
 
@@ -54,10 +62,7 @@ class EndpointConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _private_defaults(cls, values: Any) -> Any:
-        url = values.get("base_url") if isinstance(values, dict) else None
-        if not isinstance(url, str) or not is_private(url if "://" in url else f"http://{url}"):
-            return values
-        return {"concurrency": PRIVATE_CONCURRENCY, "timeout_s": PRIVATE_TIMEOUT_S, **values}
+        return _with_private_defaults(values, "base_url")
 
     @field_validator("base_url")
     @classmethod
@@ -124,8 +129,7 @@ class HttpRewardConfig(EndpointConfig):
     @model_validator(mode="before")
     @classmethod
     def _private_defaults(cls, values: Any) -> Any:
-        known = EndpointConfig._private_defaults({"base_url": values.get("url"), **values})
-        return {key: value for key, value in known.items() if key in values or key != "base_url"}
+        return _with_private_defaults(values, "url")
 
     @field_validator("base_url")
     @classmethod

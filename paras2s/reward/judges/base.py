@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from paras2s.clients.chat import LLMClient, Request
 
 MAX_CLIP_S = 600.0
+# Alternatives that many judges take: words are transcribed where they are not given.
+QUESTION_WORDS, ANSWER_WORDS = "question.text or question.audio", "answer.audio or answer.text"
 AUDIO_SUFFIXES = (".wav", ".flac", ".ogg", ".mp3", ".m4a", ".opus")
 # The longest file name; a longer text is never looked for on disk.
 MAX_NAME_BYTES = 250
@@ -66,7 +68,8 @@ class Judge:
     `name` identifies the judge and its model, `version` its settings, `prompt_hash` the prompt or the rules for single
     answers; all are stored with every verdict. A judge with `scores_alone` scores each answer without the other one, so the
     order of a pair cannot change its preference. `needs_question_audio` tells whether the question's sound matters beside its
-    words and style. `client` is None for a judge that runs on this machine.
+    words and style. `needs` are the parts of a question and an answer without which it cannot score, by their names in the
+    protocol of a reward server. `client` is None for a judge that runs on this machine.
     """
 
     name: str
@@ -74,6 +77,7 @@ class Judge:
     prompt_hash: str = ""
     scores_alone: bool = False
     needs_question_audio: bool = True
+    needs: tuple[str, ...] = ("answer.audio",)
     client: LLMClient | None = None
 
     @property

@@ -22,7 +22,7 @@ from paras2s.configs.schema.judges import ContrastConfig
 from paras2s.errors import BudgetError, ConfigError, DataError, JudgeError, first_problem
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.blueprint.schema import RESPONSE
-from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Scored, sides_of
+from paras2s.reward.judges.base import ANSWER_WORDS, QUESTION_WORDS, Exchange, Judge, Pair, Progress, Scored, sides_of
 from paras2s.reward.judges.likelihood import LocalLikelihoods
 from paras2s.reward.judges.prompts import load_prompt
 from paras2s.types import Unscored, Verdict
@@ -105,6 +105,7 @@ class ContrastJudge(Judge):
 
     scores_alone = True
     needs_question_audio = False
+    needs = (QUESTION_WORDS, "question.style", ANSWER_WORDS)
 
     def __init__(self, config: ContrastConfig, client: LLMClient | None, cache: JsonCache) -> None:
         self.config, self.client, self.cache = config, client, cache

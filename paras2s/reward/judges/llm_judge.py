@@ -22,7 +22,18 @@ from paras2s.reward.blueprint.extract import build_blueprints, make_extractors, 
 from paras2s.reward.blueprint.field_docs import describe_fields
 from paras2s.reward.blueprint.schema import RESPONSE, Extractor, trace_json
 from paras2s.reward.fusion import find_rule, swap, symmetric
-from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progress, Scored, Utterance, preference_of
+from paras2s.reward.judges.base import (
+    ANSWER_WORDS,
+    QUESTION_WORDS,
+    Exchange,
+    Judge,
+    Pair,
+    Preferred,
+    Progress,
+    Scored,
+    Utterance,
+    preference_of,
+)
 from paras2s.reward.judges.parsing import (
     ANSWER_SCHEMA,
     PAIR_SCHEMA,
@@ -35,7 +46,7 @@ from paras2s.reward.judges.parsing import (
 )
 from paras2s.reward.judges.prompts import Prompt, load_prompt
 from paras2s.reward.tone_classifier import ToneClassifier
-from paras2s.types import DIMENSIONS, Blueprint, Label, PairLabel, PairVerdict, Unscored, Verdict
+from paras2s.types import DIMENSIONS, Blueprint, Label, Measured, PairLabel, PairVerdict, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
 
 VERSION = "3"
@@ -60,6 +71,7 @@ class LLMJudge(Judge):
     ) -> None:
         self.config, self.client, self.cache = config, client, cache
         self.reads = config.judge.reads
+        self.needs = (QUESTION_WORDS, ANSWER_WORDS if self.reads == "transcript" else "answer.audio")
         self.name = f"{self.reads}:{config.llm.model}"
         self.rule = find_rule(config.judge.fusion, config.judge.fusion_rules)
         self.extractors: list[Extractor] = make_extractors(config.extractors, tone)
@@ -238,12 +250,20 @@ class LLMJudge(Judge):
         """Return the words of each answer, which `_evidence` has measured already; None for a judge that measures nothing."""
         if not self.extractors or self.cache is None:
             return [None] * len(exchanges)
-        measured = build_blueprints([exchange.answer for exchange in exchanges], self.extractors, self.cache)
-        return [blueprint.value(RESPONSE) for blueprint in measured]
+        answers = [self._answer_of(exchange) for exchange in exchanges]
+        clips = [answer for answer in answers if isinstance(answer, Clip)]
+        measured = iter(build_blueprints(clips, self.extractors, self.cache))
+        return [next(measured).value(RESPONSE) if isinstance(answer, Clip) else answer for answer in answers]
+
+    def _answer_of(self, exchange: Exchange) -> Clip | str:
+        """Return an answer's clip, or its words where a judge of transcripts is given an answer in writing alone."""
+        if self.reads == "transcript" and exchange.words and not len(exchange.answer.samples):
+            return exchange.words
+        return exchange.answer
 
     def answer_requests(self, exchanges: Sequence[Exchange]) -> list[Request | Unscored]:
         """Return the request for each answer."""
-        evidence = self._evidence([(exchange.question, (exchange.answer,)) for exchange in exchanges])
+        evidence = self._evidence([(exchange.question, (self._answer_of(exchange),)) for exchange in exchanges])
         plain = {"fields": self._fields()}
         schema, scored = (SCORE_FIRST_SCHEMA, ("score", tuple(map(str, SCORES)))) if self.expects else (ANSWER_SCHEMA, None)
 
@@ -276,18 +296,23 @@ class LLMJudge(Judge):
     def _fields(self) -> str:
         return describe_fields(self.extractors, self.config.judge.left_out)
 
-    def _evidence(self, items: Sequence[tuple[Utterance, Sequence[Clip]]]) -> list[tuple[Any, list[Any]] | Unscored]:
+    def _evidence(self, items: Sequence[tuple[Utterance, Sequence[Clip | str]]]) -> list[tuple[Any, list[Any]] | Unscored]:
         """Return the question and the answers as the judge reads them; Unscored where a transcript is missing."""
         if self.reads == "audio":
-            return [(self._audio_question(question), [self._wav(clip) for clip in clips]) for question, clips in items]
+            return [
+                (self._audio_question(question), [self._wav(clip) for clip in clips if isinstance(clip, Clip)])
+                for question, clips in items
+            ]
         clips = [clip for question, answers in items for clip in (*answers, *self._user_clips(question))]
-        measured = build_blueprints(clips, self.extractors, self.cache)
+        measured = build_blueprints([clip for clip in clips if isinstance(clip, Clip)], self.extractors, self.cache)
         # No verdict on fields that say "not installed" is paid for.
         require_installed(measured, self.config.judge.left_out)
         blueprints = iter(measured)
         evidence: list[tuple[Any, list[Any]] | Unscored] = []
         for question, answers in items:
-            described = [next(blueprints) for _ in answers]
+            described = [
+                next(blueprints) if isinstance(answer, Clip) else Blueprint({RESPONSE: Measured(answer)}) for answer in answers
+            ]
             users = [next(blueprints) for _ in self._user_clips(question)]
             evidence.append(self._described(question, described, users[0] if users else None))
         return evidence

@@ -32,6 +32,7 @@ class RewardModelJudge(Judge):
 
     name = RewardModel.name
     scores_alone = True
+    needs = ("question.audio", "answer.audio")
 
     def __init__(self, folder: Path, encoder: ClipEncoder) -> None:
         self._model, self._encoder = RewardModel.load(folder), encoder

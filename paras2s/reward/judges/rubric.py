@@ -17,7 +17,7 @@ from paras2s.audio.clip import Clip
 from paras2s.audio.text_embedding import embed_sentences
 from paras2s.errors import ConfigError
 from paras2s.reward.blueprint.parallel import measure_answers
-from paras2s.reward.judges.base import Exchange, Judge, Progress, Scored, with_words
+from paras2s.reward.judges.base import QUESTION_WORDS, Exchange, Judge, Progress, Scored, with_words
 from paras2s.reward.judges.rubric_rules import Finding, load_rubric
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Blueprint, Measured, Unscored, Verdict
@@ -36,6 +36,7 @@ class RubricJudge(Judge):
     version = "3"
     scores_alone = True
     needs_question_audio = False
+    needs = (QUESTION_WORDS, "question.style", "answer.audio")
 
     def __init__(self, rubric_path: Path | None = None, tone: ToneClassifier | None = None) -> None:
         self.tone = tone

@@ -36,9 +36,9 @@ class HttpSource:
 
     def _sent(self, row: int, group: Group) -> SentGroup:
         question = group.question
-        asked = SentQuestion(text=question.transcript or None, style=question.style, audio=self._question_sound(question))
+        sent = SentQuestion(text=question.transcript or None, style=question.style, audio=self._question_sound(question))
         return SentGroup(
-            id=question.id, question=asked, answers=[self._answer(f"{row}/{n}", a) for n, a in enumerate(group.answers)]
+            id=question.id, question=sent, answers=[self._answer(f"{row}/{n}", a) for n, a in enumerate(group.answers)]
         )
 
     def _question_sound(self, question: RewardQuestion) -> Sound | None:

@@ -55,6 +55,7 @@ class EnsembleJudge(Judge):
         self.judges, self.rule = tuple(require_preferences(judges)), rule
         self.name = f"{judges[0].name}:{ENSEMBLE}"
         self.client = judges[0].client
+        self.needs = max((judge.needs for judge in judges), key=len)
         tasks = [judge.task.name for judge in judges]
         if missing := [aspect for aspect in rule.aspects if aspect not in tasks]:
             raise ConfigError(f"ensemble: the rule wants a verdict of {missing[0]}; add it to 'tasks', or choose another rule")

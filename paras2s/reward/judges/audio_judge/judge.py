@@ -21,7 +21,7 @@ from paras2s.reward.judges.audio_judge.concatenation import SIGNALS_VERSION, Bou
 from paras2s.reward.judges.audio_judge.few_shot import Example, load_examples
 from paras2s.reward.judges.audio_judge.messages import LAYOUT_VERSION, Case, JudgeRequest, MessageBuilder, ShownExample
 from paras2s.reward.judges.audio_judge.tasks import find_task, points_of
-from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progress, Scored, Utterance
+from paras2s.reward.judges.base import QUESTION_WORDS, Exchange, Judge, Pair, Preferred, Progress, Scored, Utterance
 from paras2s.reward.judges.llm_judge import total_usd
 from paras2s.reward.judges.parsing import is_readable, require_complete
 from paras2s.reward.judges.prompts import PLACEHOLDER, Prompt, load_prompt
@@ -84,6 +84,8 @@ class AudioJudge(Judge):
             raise ConfigError(
                 f"prompts: {self.task.prompt} asks for {unknown[0]!r}; there are {', '.join(self.task.inputs) or 'none'}"
             )
+        if self.task.instructed:
+            self.needs = (QUESTION_WORDS, "answer.audio")
         self._transcripts = transcripts or TranscriptCache()
         if config.shots is not None and config.shots > len(examples):
             raise ConfigError(f"shots: {config.shots} are to be shown, and there are {len(examples)} examples")
