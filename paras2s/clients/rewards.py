@@ -88,7 +88,7 @@ class AnswerScore(Wire):
     score: float | None = None
     unscored: str | None = Field(None, min_length=1, description="the reason why there is no score")
     reason: str = Field("", description="the judge's reason for the score")
-    cost_usd: float | None = Field(None, ge=0, description="what this score cost now; null: not known")
+    cost_usd: float | None = Field(None, ge=0, description="cost of this score now; null: not known")
 
     @model_validator(mode="after")
     def _has_one(self) -> AnswerScore:
@@ -188,7 +188,7 @@ class RewardClient:
         """Divide groups over requests of up to `batch_size` answers; a larger group is a request of its own."""
         batch: list[SentGroup] = []
         for group in groups:
-            if batch and sum(len(one.answers) for one in (*batch, group)) > self.config.batch_size:
+            if batch and sum(len(packed.answers) for packed in (*batch, group)) > self.config.batch_size:
                 yield ScoreRequest(groups=batch)
                 batch = []
             batch.append(group)

@@ -32,8 +32,8 @@ def clip(length: int = 1600) -> Clip:
 
 
 def groups(*sizes: int, question: Clip | Path | None = None) -> list[Group]:
-    asked = RewardQuestion("q", None, "hello there", "sad", question)
-    return [Group(asked, tuple(GivenAnswer(1, f"answer {n}", clip(1600 + n)) for n in range(size))) for size in sizes]
+    question_sent = RewardQuestion("q", None, "hello there", "sad", question)
+    return [Group(question_sent, tuple(GivenAnswer(1, f"answer {n}", clip(1600 + n)) for n in range(size))) for size in sizes]
 
 
 def ids_of(request: dict[str, Any]) -> list[str]:
