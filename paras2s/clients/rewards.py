@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -19,7 +19,7 @@ from paras2s.configs.schema.endpoints import HttpRewardConfig
 from paras2s.errors import BudgetError, JudgeError, first_problem, one_line
 from paras2s.types import HIGHEST, LOWEST, Unscored
 
-PROTOCOL = 1
+PROTOCOL: Final = 1
 # The server's own budget is spent.
 SPENT_STATUS = 402
 

@@ -333,7 +333,8 @@ async def _score(request: Request, judging: JudgeThread, reader: Reader) -> Resp
             raise RefusedError(413, f"a body of more than {LARGEST_BODY_BYTES >> 20} MiB; send fewer answers at once")
     groups, problems, ids = await asyncio.to_thread(reader.read, bytes(body))
     kept = [_without(group, wrong) for group, wrong in zip(groups, problems, strict=True)]
-    outcomes = iter(await asyncio.wrap_future(judging.submit([group for group in kept if group.answers])))
+    judged = await asyncio.wrap_future(judging.submit([group for group in kept if group.answers]))
+    outcomes = iter(judged)
     flat = [next(outcomes) if wrong is None else unscored(wrong) for row in problems for wrong in row]
     scores = [outcome.model_copy(update={"id": id_}) for id_, outcome in zip(ids, flat, strict=True)]
     scorer = judging.scorer
