@@ -44,6 +44,8 @@ def test_the_embedded_policy_reads_the_words_before_the_sound() -> None:
     for one, other in ((styled.audio_ids, prompt.audio_ids), (styled.features, prompt.features)):
         np.testing.assert_array_equal(one[kept], other)  # type: ignore[index]
     assert policy.with_style(prompt, "").length == prompt.length
+    with pytest.raises(PolicyError, match=r"policy.style_words: 'x' cannot be spelled"):
+        policy.with_style(prompt, "x")
 
 
 def test_kimi_reads_them_as_a_message_of_its_own(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_flat_groups(group: list[Reward | Unscored], apart: bool, max_std: float
 def test_every_rule_is_reached_from_a_config() -> None:
     settings: list[dict[str, Any]] = [
         {"scale_rewards": "group"}, {"scale_rewards": "none"}, {"scale_rewards": "sources"}, {"loss_type": "rft"},
-        {"loss_type": "dpo"},
+        {"loss_type": "dpo"}, {"loss_type": "self_distill"},
     ]  # fmt: skip
     assert [rule_of(ObjectiveConfig(**one)) for one in settings] == list(ADVANTAGES)
     assert set(MARKS) < set(ADVANTAGES)

@@ -135,7 +135,10 @@ class EmbeddedPolicy(StreamPolicy):
 
     def with_style(self, prompt: Prompt, words: str) -> Prompt:
         """See `Policy.with_style`; without `warmup.style_share` it makes nothing of the words."""
-        return self.with_message(prompt, self.pieces.encode(words))
+        try:
+            return self.with_message(prompt, self.pieces.encode(words))
+        except ValueError as error:
+            raise PolicyError(f"policy.style_words: {words!r} cannot be spelled ({error}); use English words") from error
 
     @classmethod
     def augment_prompt(cls, prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
