@@ -11,7 +11,8 @@ batches again, with its checkpoint's weights.
 With `distill.refresh_every` the loop stops after every n-th update, where a checkpoint is always due, and its workers are
 shut down; the reward model is trained again with the newest answers added (`pipeline/refresh.py`), and the loop goes on
 from the checkpoint, as a resumed run does. No answer is sampled ahead of such a stop. With `align.sampling.resample` groups
-whose rewards have no spread are replaced before the update.
+whose rewards have no spread are replaced before the update. With `align.preferences` the loop takes recorded answers in place
+of sampled ones, and updates by DPO or KTO (`train/preference.py`).
 
 The parts of the loop are in `align/`: the job, answers sampled ahead, dynamic sampling, evaluation, checkpoints, the clock.
 Loss, advantages and the KL penalty are in `train/algorithms/`, and the learner computes them in `workers.update`.
@@ -59,7 +60,7 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
 def train_until_stop(job: GRPOJob, checkpoint: Path | None, announce: bool) -> int:
     """Train from a checkpoint to the next refresh of the reward model, or to the end; return the total number of updates."""
     config, run = job.config, job.run
-    with open_workers(job, checkpoint) as workers, run.bar("GRPO steps", config.steps) as bar:
+    with open_workers(job, checkpoint) as workers, run.bar(job.steps_name, config.steps) as bar:
         if announce:
             announce_checkpoints(job, workers.checkpoint_bytes())
         # The version of the weights is the number of updates made.
@@ -69,14 +70,21 @@ def train_until_stop(job: GRPOJob, checkpoint: Path | None, announce: bool) -> i
         keeper.discard_from(first)
         batches = answers_ahead(workers, job, first, stop)
         for step in clock.steps(first, stop):
-            with clock.phase("answers"):
-                answers = resample(workers, job, next(batches))
-            with clock.phase("update"):
-                metrics, advantages = workers.update(answers, job.anchored(step))
-            with clock.phase("sync"):
-                workers.sync(step + 1)
-                keeper.keep(step, answers.rollouts, answers.rewards, advantages)
-            if config.evaluates_after(step):
+            if job.preferences is not None:
+                with clock.phase("update"):
+                    batch = job.preferences.batch(step, config.sampling.queries_per_step, run.config.seed)
+                    metrics = workers.learn(batch, job.anchored(step))
+                with clock.phase("sync"):
+                    workers.sync(step + 1)
+            else:
+                with clock.phase("answers"):
+                    answers = resample(workers, job, next(batches))
+                with clock.phase("update"):
+                    metrics, advantages = workers.update(answers, job.anchored(step))
+                with clock.phase("sync"):
+                    workers.sync(step + 1)
+                    keeper.keep(step, answers.rollouts, answers.rewards, advantages)
+            if job.evaluates_after(step):
                 with clock.phase("evaluation"):
                     metrics |= evaluate(workers, job, step)
             with clock.phase("finish"):
@@ -93,10 +101,11 @@ def open_workers(job: GRPOJob, checkpoint: Path | None) -> Iterator[Orchestrator
     run = job.run
     with open_orchestrator(run.config, run.sft_dir.resolve(), run.reward_setup(updates_of(checkpoint)), checkpoint) as workers:
         for name, prompts in (("prompts encoded", job.prompts), ("validation encoded", job.validation_prompts)):
-            if prompts.clips is not None:
+            if prompts.clips is not None and prompts.queries:
                 with run.bar(name, len(prompts)) as bar:
                     prompts.names = workers.encode(prompts.folder, prompts.clips, prompts.queries, bar.at)
-        if job.demonstrations is not None:
-            with run.bar("demonstrations encoded", len(job.demonstrations)) as bar:
-                job.demonstrations.encode(workers, bar.at)
+        for name, recorded in (("demonstrations encoded", job.demonstrations), ("preferences encoded", job.preferences)):
+            if recorded is not None:
+                with run.bar(name, len(recorded)) as bar:
+                    recorded.encode(workers, bar.at)
         yield workers

@@ -9,18 +9,24 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from tiny.job import tiny_job
+from tiny.learner import Demonstrations
 
 from paras2s import grpo
 from paras2s.align.answers_ahead import choose_prompts
 from paras2s.align.evaluation import evaluate
 from paras2s.align.job import GRPOJob
+from paras2s.align.recorded import RecordedPreferences
 from paras2s.configs.schema.align import AlignConfig
+from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Sampling
 from paras2s.rollout.orchestrator import PendingBatch, PromptBatch, StepAnswers, split
+from paras2s.train.preference import PreferenceBatch
+from paras2s.train.sft import Example
 from paras2s.types import Reward, Rollout, Unscored
 
 
@@ -121,6 +127,10 @@ class CountingWorkers:
         self.done.append("update")
         return {"step": self.version, "reward_mean": 1.0}, []
 
+    def learn(self, batch: PreferenceBatch, anchored: object) -> dict[str, float]:
+        self.done.append(f"learn from {len(batch.examples)}")
+        return {"step": self.version, "loss": 0.5, "preference_accuracy": 1.0}
+
     def take_spans(self) -> tuple[list[object], int]:
         return [], 0
 
@@ -150,3 +160,22 @@ def test_no_answer_is_sampled_ahead_of_a_refresh(tmp_path: Path, monkeypatch: py
         ["sample 2", "sample 3", "update", "update"],
         ["sample 4", "update", "export"],
     ]
+
+
+def test_recorded_answers_take_the_place_of_sampled_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is sampled or kept; the log has the updates' metrics, and the policy is written at the end."""
+    job = tiny_job(tmp_path, steps=3)
+    policy = job.run.load_policy(job.run.sft_dir)
+    assert isinstance(policy, EmbeddedPolicy)
+    block = policy.target_block(np.ones((4, policy.codec.num_codebooks), dtype=np.int64), [1])
+    answers: Any = Demonstrations([Example(job.prompts[0], (block,))] * 6)
+    recorded = RecordedPreferences(tmp_path, answers, ((0, 1), (2, 3), (4, 5)), (True, False) * 3, (1,) * 6, (8000,) * 6)
+    job = replace(job, preferences=recorded)
+    workers = CountingWorkers(0)
+    monkeypatch.setattr(grpo, "open_workers", lambda *_: nullcontext(workers))
+    monkeypatch.setattr(AlignConfig, "evaluates_after", lambda *_: False)
+    assert grpo.train_until_stop(job, None, announce=False) == 3
+    # Four rows a step are eight answers.
+    assert workers.done == ["learn from 8"] * 3 + ["export"]
+    assert [row["preference_accuracy"] for row in job.run.metrics()] == [1.0] * 3
+    assert not (job.run.folder / "rollouts").exists()

@@ -55,7 +55,11 @@ def finish_step(job: GRPOJob, workers: Orchestrator, step: int, metrics: dict[st
     """Log a step, move the bar, and write a checkpoint if one is due, or if the step is the best by validation so far."""
     refreshed = last_refresh(job, step)
     job.run.log_step(metrics if job.refresher is None else metrics | {"reward_model_step": refreshed})
-    bar.at(step + 1, job.config.steps, f"reward {metrics['reward_mean']:.2f} KL {metrics.get('kl', 0):.3f}")
+    if job.preferences is None:
+        bar.at(step + 1, job.config.steps, f"reward {metrics['reward_mean']:.2f} KL {metrics.get('kl', 0):.3f}")
+    else:
+        accuracy = metrics["preference_accuracy"]
+        bar.at(step + 1, job.config.steps, f"loss {metrics['loss']:.3f} accuracy {accuracy:.2f}")
     due = (step + 1) % job.config.checkpoint_every == 0
     if due or metrics.get("validation_reward") is not None:
         best = best_by_validation(comparable_rows(job, step))

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from paras2s.align.recorded import RecordedPreferences
 from paras2s.configs.schema.align import AlignConfig
 from paras2s.policy.types import Prompt, Sampling
 from paras2s.reward.sources.base import RewardQuestion
@@ -53,7 +54,8 @@ class GRPOJob:
 
     `prompts` are the RL queries as the policy reads them, `questions` the same queries as rewards read them. `augment` changes
     a prompt before the policy reads it; the reward is computed on the original question. `refresher` trains the reward model
-    again where `distill.refresh_every` asks for it. `demonstrations` are those of `align.objective.anchor`.
+    again where `distill.refresh_every` asks for it. `demonstrations` are those of `align.objective.anchor`. With `preferences`
+    the policy learns from recorded answers, and none are sampled but for evaluation.
     """
 
     run: Run
@@ -64,6 +66,7 @@ class GRPOJob:
     augment: Augment
     refresher: Refresher | None = None
     demonstrations: DemonstrationFiles | None = None
+    preferences: RecordedPreferences | None = None
 
     @property
     def config(self) -> AlignConfig:
@@ -81,6 +84,11 @@ class GRPOJob:
         return self.run.config.refreshes if self.refresher is not None else range(0)
 
     @property
+    def steps_name(self) -> str:
+        """The name of the updates, for people."""
+        return "GRPO steps" if self.preferences is None else f"{self.preferences.method} steps"
+
+    @property
     def output(self) -> Path:
         """Folder of the aligned policy; absolute, since Ray workers have other working directories."""
         return self.run.aligned_dir.resolve()
@@ -89,6 +97,10 @@ class GRPOJob:
     def checkpoints(self) -> Path:
         """Folder of the learners' checkpoints."""
         return (self.run.folder / "checkpoints" / "align").resolve()
+
+    def evaluates_after(self, step: int) -> bool:
+        """Return whether validation queries are sampled after this step."""
+        return len(self.validation_prompts) > 0 and self.config.evaluates_after(step)
 
     def anchored(self, step: int) -> tuple[Example, ...]:
         """Return the demonstrations of an update's anchor; () for an update without it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,13 @@ def align(
             "--meta", help="Dry run without weights: memory of each role on each device. Exits with 1 if it does not fit."
         ),
     ] = False,
+    preferences: Annotated[
+        Path | None,
+        typer.Option(help="JSONL file of preferences: learn from its answers by DPO or KTO, and sample none."),
+    ] = None,
+    only_count: Annotated[
+        bool, typer.Option("--dry-run", help="Check the preferences; count rows, seconds of sound and steps; train nothing.")
+    ] = False,
     cluster: Annotated[
         str | None, typer.Option(help="Cluster for --meta (name or YAML). Default: local GPUs, else h100x8.")
     ] = None,
@@ -34,7 +42,9 @@ def align(
     wait: Wait = False,
     as_json: Json = False,
 ) -> None:
-    """Train the SFT policy toward its better answers by GRPO."""
+    """Train the SFT policy toward its better answers by GRPO, or toward the chosen ones of a file."""
+    if preferences is not None:
+        set_ = [*(set_ or []), f"align.preferences.file={preferences.resolve()}"]
     from paras2s.errors import ConfigError
     from paras2s.run import open_run
 
@@ -51,8 +61,16 @@ def align(
         if report.problems:
             raise typer.Exit(1)
         return
+    if only_count:
+        if run.config.align.preferences is None:
+            raise ConfigError("--dry-run counts the rows of --preferences FILE; `--meta` counts the memory of GRPO's workers")
+        from paras2s.pipeline.train_preferences import count_preferences
+
+        count = count_preferences(run.config.align)
+        print_json(count.to_json()) if as_json else typer.echo(count.text)
+        return
     if cluster is not None or as_json:
-        raise ConfigError("--cluster and --json belong to --meta")
+        raise ConfigError("--cluster and --json belong to --meta, --json to --dry-run as well")
     from paras2s.data_gen.dataset import load_dataset
     from paras2s.pipeline.align import run_align
 

@@ -17,11 +17,33 @@ def rollouts(
     out: Annotated[
         Path | None, typer.Option(help="File for the answers: .parquet with tokens and log-probs, or .csv without.")
     ] = None,
+    preferences: Annotated[
+        Path | None,
+        typer.Option(help="New folder for preferences.jsonl and its clips: the best and the worst answer of each group."),
+    ] = None,
+    margin: Annotated[float, typer.Option(min=0.0, help="Least difference of their scores, with --preferences.")] = 0.0,
+    by: Annotated[str | None, typer.Option(help="Source of reward whose score decides; default: the whole reward.")] = None,
+    labels: Annotated[
+        bool, typer.Option("--labels", help="Single answers, labelled good or bad by their group's mean, for KTO.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """List the rollouts that a run kept, or export them as one table for notebooks."""
+    """List the rollouts that a run kept, export them as one table for notebooks, or as preferences to train from."""
     from paras2s.rollout.export import export_rollouts, list_steps
 
+    if preferences is not None:
+        from paras2s.pipeline.write_preferences import Choice, write_preferences
+
+        if out is not None:
+            raise ConfigError("--out and --preferences: give one of them")
+        written = write_preferences(run, preferences, Choice(margin, by, labels), step)
+        if as_json:
+            print_json({"rows": written.rows, "groups_without": written.groups_without, "out": str(written.path)})
+        else:
+            typer.echo(f"{written.rows} rows in {written.path}; {written.groups_without} groups gave none")
+        return
+    if margin or by is not None or labels:
+        raise ConfigError("--margin, --by and --labels belong to --preferences")
     if out is not None:
         count = export_rollouts(run, step, out)
         print_json({"answers": count, "out": str(out)}) if as_json else typer.echo(f"{count} answers in {out}")

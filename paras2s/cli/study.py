@@ -114,17 +114,21 @@ def results(
 def export(
     study: Study,
     out: Annotated[Path, typer.Option(help="Folder for the files.")],
+    preferences: Annotated[
+        bool, typer.Option("--preferences", help="Also preferences.jsonl, to train from; ASR transcribes its clips.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write people's answers to files that `bench speakbench`, `rank` and `bench paras2s --human` read.
 
     Always: annotations.jsonl (everything). Pairs: labels.json (majority) and labels-NAME.json in the form of TRACE's release,
-    with audio in STUDY, and system_scores.csv. Single answers: ratings.csv.
+    with audio in STUDY, and system_scores.csv. Single answers: ratings.csv. With --preferences, of pairs the answer that the
+    majority prefers against the other, of single answers a label: good from a mean fitness of 4, bad up to 2.
     """
     from paras2s.studies.store import StudyStore
     from paras2s.studio.annotation.export import export_study
 
-    summary = export_study(StudyStore(study), out)
+    summary = export_study(StudyStore(study), out, preferences)
     if as_json:
         print_json(summary)
         return

@@ -16,6 +16,7 @@ from paras2s.pipeline.audit import audit_rewards
 from paras2s.pipeline.demonstrations import learned_demonstrations
 from paras2s.pipeline.preflight import check_align, check_style_in_words
 from paras2s.pipeline.refresh import open_refresher
+from paras2s.pipeline.train_preferences import open_preferences
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import is_checkpoint, kind_of, policy_class
 from paras2s.policy.types import Prompt
@@ -106,8 +107,20 @@ def anchor_demonstrations(run: Run, dataset: Dataset, kind: type[Policy]) -> Dem
     return DemonstrationFiles(folder, clips, demonstrations, queries, augment)
 
 
+def validation_queries(run: Run, dataset: Dataset) -> list[Query]:
+    """Return the queries of an evaluation; none if only preferences are learned from and the reward model is missing."""
+    rewarded = not run.reward_setup().needs(RewardModel.name) or run.reward_dir.is_dir()
+    if run.config.align.preferences is not None and not rewarded:
+        run.say(f"  {run.reward_dir}: no reward model, so validation queries are not sampled (reward.sources)")
+        return []
+    return dataset.of_role("validation")
+
+
 def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
-    """Train the SFT policy by GRPO unless that is done already. The workers load its weights, not this process."""
+    """Train the SFT policy, by GRPO or from recorded preferences, unless that is done already.
+
+    The workers load its weights, not this process.
+    """
     if (run.aligned_dir / "trainer.json").is_file():
         run.headline("align: cached")
         return
@@ -130,13 +143,15 @@ def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
     def augment(prompt: Prompt, rng: np.random.Generator) -> Prompt:
         return kind.augment_prompt(prompt, config.augment, rng)
 
-    queries, validation = rl_prompts(dataset, config.only_categories), dataset.of_role("validation")
+    preferences = open_preferences(run, augment, resume)
+    queries = rl_prompts(dataset, config.only_categories) if preferences is None else []
+    validation = validation_queries(run, dataset)
     refresher = open_refresher(run, dataset, queries)
     folder, clips = (run.folder / FOLDER).resolve(), ClipFolder(dataset.folder.resolve())
     prompts, validation_prompts = (PromptFiles(folder, clips, part) for part in (queries, validation))
     questions, validation_questions = (RewardQuestions(run, dataset, part) for part in (queries, validation))
     anchored = anchor_demonstrations(run, dataset, kind)
-    job = GRPOJob(run, prompts, questions, validation_prompts, validation_questions, augment, refresher, anchored)
+    job = GRPOJob(run, prompts, questions, validation_prompts, validation_questions, augment, refresher, anchored, preferences)
     # Their recognisers would sit in memory, one for every core, for as long as the loop runs.
     end_workers()
     train_grpo(job, resume)

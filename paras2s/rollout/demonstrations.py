@@ -1,5 +1,7 @@
 """Demonstrations on disk for the anchor of an alignment (`train/anchor.py`), encoded by rollout workers as prompts are.
 
+Recorded preferences are encoded in the same way (`align/recorded.py`).
+
 A target's file is named by its content, as a prompt's is: a hash of the clip, of its words, and of the encoder.
 """
 
@@ -14,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from paras2s.audio.clip import Clip, read_clip
 from paras2s.policy.base import Policy
 from paras2s.policy.types import ClipStore
 from paras2s.rollout.prompts import PromptFiles
@@ -22,6 +25,48 @@ from paras2s.train.sft import Example
 from paras2s.types import Block, Demonstration, Query
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import reading, write_bytes
+
+
+@dataclass(frozen=True)
+class RecordedClips:
+    """Clips of a file of preferences by their names, relative to its folder, and what is stored beside them.
+
+    Beside an answer's clip may be the tokens that a policy sampled (`CLIP.tokens.npz`), with the codec that its codes are of.
+    """
+
+    folder: Path
+
+    def clip(self, name: str) -> Clip:
+        """Read a clip.
+
+        Raises:
+            AudioError: it cannot be decoded.
+        """
+        return read_clip(self.folder / name)
+
+    def cached_features(self, name: str) -> bytes | None:
+        """Return the features that are stored beside a clip; None if there are none."""
+        beside = (self.folder / name).with_suffix(".npz")
+        return beside.read_bytes() if beside.is_file() else None
+
+    def sampled_digest(self, name: str) -> str | None:
+        """Return a hash of the tokens beside an answer's clip; None if there are none."""
+        beside = tokens_file(self.folder / name)
+        return hashlib.sha256(beside.read_bytes()).hexdigest() if beside.is_file() else None
+
+    def sampled_by(self, policy: Policy, name: str, text: str) -> tuple[Block, ...] | None:
+        """Return the tokens beside an answer's clip if they are this policy's: of its codec, and the same words in it."""
+        beside = tokens_file(self.folder / name)
+        if not beside.is_file():
+            return None
+        blocks, code_format = read_sampled(beside)
+        own = code_format == policy.spec.code_format and policy.decode_text(blocks, 0) == text
+        return blocks if own else None
+
+
+def tokens_file(clip: Path) -> Path:
+    """Return the file beside an answer's clip with the tokens that a policy sampled."""
+    return clip.with_suffix(".tokens.npz")
 
 
 class Encoders(Protocol):
@@ -76,17 +121,26 @@ def encode_targets_into(
     for demonstration in demonstrations:
         beside = clips.cached_features(demonstration.clip)
         features = None if beside is None else hashlib.sha256(beside).hexdigest()
-        key = key_of(["target", encoder, clips.clip(demonstration.clip).digest, features, demonstration.text])
+        made_of = ["target", encoder, clips.clip(demonstration.clip).digest, features, demonstration.text]
+        if isinstance(clips, RecordedClips) and (tokens := clips.sampled_digest(demonstration.clip)) is not None:
+            made_of.append(tokens)
+        key = key_of(made_of)
         names.append(f"{key[:2]}/{key}.npz")
         if not (folder / names[-1]).is_file():
-            write_target(folder / names[-1], policy.encode_demonstration(clips, demonstration.clip, demonstration.text))
+            write_target(folder / names[-1], _target(policy, clips, demonstration.clip, demonstration.text))
             encoded += 1
     return names, encoded
 
 
-def write_target(path: Path, blocks: Sequence[Block]) -> None:
-    """Write a demonstration's blocks; they were not sampled, so there are no log-probs of a sampler."""
-    arrays: dict[str, Any] = {"blocks": len(blocks)}
+def _target(policy: Policy, clips: ClipStore, name: str, text: str) -> tuple[Block, ...]:
+    """Return an answer as blocks: as this policy sampled it where that is recorded, else as a demonstration is encoded."""
+    sampled = clips.sampled_by(policy, name, text) if isinstance(clips, RecordedClips) else None
+    return policy.encode_demonstration(clips, name, text) if sampled is None else sampled
+
+
+def write_target(path: Path, blocks: Sequence[Block], **more: Any) -> None:
+    """Write a demonstration's blocks without log-probs of a sampler; `more` are further arrays of the file."""
+    arrays: dict[str, Any] = {"blocks": len(blocks), **more}
     for number, block in enumerate(blocks):
         arrays |= {
             f"slots{number}": np.array(block.slots),
@@ -108,6 +162,16 @@ def read_target(path: Path) -> tuple[Block, ...]:
     """
     with reading(path, "not an encoded demonstration", "; delete it, and --resume encodes it again"), np.load(path) as held:
         return tuple(_block(held, number) for number in range(int(held["blocks"])))
+
+
+def read_sampled(path: Path) -> tuple[tuple[Block, ...], str]:
+    """Read the tokens beside an answer's clip, and the codec that its codes are of.
+
+    Raises:
+        DataError: the file is broken.
+    """
+    with reading(path, "not the tokens of an answer", "; delete it, and the sound is encoded"), np.load(path) as held:
+        return tuple(_block(held, number) for number in range(int(held["blocks"]))), str(held["code_format"])
 
 
 def _block(held: Any, number: int) -> Block:

@@ -35,6 +35,7 @@ from paras2s.rollout.spoken_share import SpokenShare, forward
 from paras2s.rollout.timeline import Span
 from paras2s.rollout.worker_group import Call, WorkerGroup, actor_options, errors_of_workers, reserve, results, wait_placed
 from paras2s.train.advantages import Values
+from paras2s.train.preference import PreferenceBatch
 from paras2s.train.sft import Example
 from paras2s.types import Demonstration, Query, Reward, Rollout, Unscored
 
@@ -304,6 +305,19 @@ class Orchestrator:
             self._spans += spans
         metrics, advantages, _ = updates[0]
         return metrics if answers.replaced is None else metrics | {"resampled_groups": answers.replaced}, advantages
+
+    def learn(self, batch: PreferenceBatch, anchored: Sequence[Example] = ()) -> dict[str, Any]:
+        """Update the policy on recorded answers, on all ranks at once; return the step's metrics."""
+        inputs = ray.put((batch, anchored))
+        updates = ray.get([learner.learn.remote(inputs) for learner in self.learners])
+        for _, spans in updates:
+            self._spans += spans
+        metrics: dict[str, Any] = updates[0][0]
+        return metrics
+
+    def answer_rate_hz(self) -> int:
+        """Return the lowest sample rate of a recorded answer that holds all that the policy can say."""
+        return int(results([Call(self.rollout, lambda actor: actor.answer_rate_hz.remote())])[0])
 
     def take_spans(self) -> tuple[list[Span], int]:
         """Return the workers' spans that have come since the last call, and how many prompts they encoded in them."""

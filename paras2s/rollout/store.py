@@ -10,7 +10,7 @@ Left out: the KL of single tokens, which only the learner knows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, FiniteFloat
 
@@ -286,12 +285,25 @@ def read_tokens(path: Path, group: int, answer: int) -> KeptTokens:
     Raises:
         DataError: no such file or answer, broken, or of another version.
     """
+    return read_all_tokens(path, [(group, answer)])[0]
+
+
+def read_all_tokens(path: Path, keys: Sequence[tuple[int, int]]) -> list[KeptTokens]:
+    """Return the tokens and codes of answers, each by its group and number, in order.
+
+    Raises:
+        DataError: no such file or answer, broken, or of another version.
+    """
     # A filter of Parquet would read the same pages; a step is small.
     table = _read_columns(path, ("group", "answer", "shape", "tokens", "logprobs", "streams", "codes", "codebooks"))
-    meta, rows = table.schema.metadata, table.filter((pc.field("group") == group) & (pc.field("answer") == answer)).to_pylist()
-    if not rows:
-        raise DataError(f"{path.name}: has no answer {answer} in group {group}")
-    (row,) = rows
+    numbers = list(zip(table.column("group").to_pylist(), table.column("answer").to_pylist(), strict=True))
+    if missing := [key for key in keys if key not in numbers]:
+        raise DataError(f"{path.name}: has no answer {missing[0][1]} in group {missing[0][0]}")
+    rows = table.take([numbers.index(key) for key in keys]).to_pylist()
+    return [_tokens(row, table.schema.metadata) for row in rows]
+
+
+def _tokens(row: dict[str, Any], meta: Mapping[bytes, bytes]) -> KeptTokens:
     shapes = list(zip(row["shape"][::2], row["shape"][1::2], strict=True))
     ends = np.cumsum([0, *(steps * slots for steps, slots in shapes)])
     columns = [np.array(row["tokens"]), np.array(row["logprobs"], dtype=np.float64), np.array(row["streams"])]

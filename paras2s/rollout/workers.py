@@ -38,6 +38,7 @@ from paras2s.rollout.timeline import Span, SpanRecorder
 from paras2s.train.advantages import Values
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
+from paras2s.train.preference import PreferenceBatch, PreferenceLearner
 from paras2s.train.sft import Example
 from paras2s.train.single_device import Devices
 from paras2s.types import Demonstration, Query, Reward, Rollout, Unscored
@@ -142,6 +143,11 @@ class RolloutWorker:
         with self._recorder.span("encode"):
             names, encoded = encode_targets_into(folder, policy, self._encoder, clips, demonstrations)
         return names, encoded, self._recorder.take()
+
+    def answer_rate_hz(self) -> int:
+        """Return the lowest sample rate of a recorded answer that holds all that this policy can say."""
+        spec = self.engine.policy.spec
+        return min(spec.input_rate_hz, spec.output_rate_hz)
 
     def sample_into(self, clips: ClipStore, shard: AnswerShard) -> None:
         """Sample a shard of the preference set with the checkpoint's own weights, and write it."""
@@ -299,7 +305,8 @@ class LearnerActor:
         policy = open_policy(self._checkpoint, self._policy)
         base = fingerprint(self._checkpoint)
         most, weights = self._policy.max_answer_steps, self._source_weights
-        self.learner = Learner(policy, config, most, devices, reopen, base, weights)
+        kind = Learner if config.preferences is None else PreferenceLearner
+        self.learner = kind(policy, config, most, devices, reopen, base, weights)
         if resume_from is not None:
             self.learner.restore(resume_from)
 
@@ -322,6 +329,14 @@ class LearnerActor:
             metrics = self.learner.step(*inputs)
         give_back()
         return metrics, self.learner.advantages, self._recorder.take()
+
+    def learn(self, inputs: tuple[PreferenceBatch, Sequence[Example]]) -> tuple[dict[str, Any], list[Span]]:
+        """Make one update on recorded answers; return its metrics, and the spans since the last update."""
+        assert isinstance(self.learner, PreferenceLearner)
+        with self._recorder.span("update"):
+            metrics = self.learner.learn(*inputs)
+        give_back()
+        return metrics, self._recorder.take()
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the trained weights, for the rollout workers."""

@@ -28,6 +28,8 @@ class Plot:
 
 PLOTS = (
     Plot("Reward", "score", (("reward_mean", "training"), ("validation_reward", "validation"))),
+    Plot("Preferences", "share", (("preference_accuracy", "told rightly"),)),
+    Plot("Implicit rewards", "nats", (("chosen_reward", "chosen"), ("rejected_reward", "rejected"))),
     Plot("Spread of rewards", "score", (("reward_std", "standard deviation"),)),
     Plot("KL to the warm-up", "nats", (("kl", "in all"), ("kl_text", "text"), ("kl_audio", "audio"))),
     Plot("Entropy", "nats a token", (("entropy_text", "text"), ("entropy_audio", "audio"))),

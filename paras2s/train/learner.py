@@ -198,12 +198,20 @@ class Learner:
             anchor_losses = self._add_anchor(*anchored)
         metrics = self._checked(tally, on_policy) | self._anchor_metrics(anchored[0], anchor_losses)
         norm = self.devices.clip(model.parameters(), self.config.optimizer.max_grad_norm)
+        self._step_optimiser(norm)
+        return metrics | {"grad_norm": norm}
+
+    def _step_optimiser(self, norm: float) -> None:
+        """Step by the gradient, whose norm was `norm` before it was clipped.
+
+        Raises:
+            PolicyError: it is not finite; nothing was changed.
+        """
         if not np.isfinite(norm):
             raise PolicyError(f"step {self.next_step}: the gradient's norm is {norm}; lower align.optimizer.lr")
         for group in self.optimiser.param_groups:
             group["lr"] = group["peak"] * schedule(self.config, self.next_step)
         self.optimiser.step()
-        return metrics | {"grad_norm": norm}
 
     def _add_anchor(self, anchor: AnchorConfig | None, anchored: Sequence[Example]) -> np.ndarray | None:
         """Add the anchor's gradient, where this update has one; return this rank's part of its losses."""

@@ -9,15 +9,17 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny.studies import answer_pair, answer_single, click, make, pair_items, single_items
+from tiny.studies import answer_pair, answer_single, click, make, pair_items, single_items, tone
 from typer.testing import CliRunner
 
+from paras2s.audio.asr import Transcript
 from paras2s.bench.human_correlation import human_agreement, load_ratings
 from paras2s.bench.paras2s.metrics import automatic_scores
 from paras2s.bench.ranking.data import load_people
 from paras2s.bench.results import AnswerRow
 from paras2s.bench.speakbench.data import load_pairs, read_pair_audio
 from paras2s.cli.app import app
+from paras2s.data_gen.preference_file import read_preferences
 from paras2s.reward.judges.base import Pair
 from paras2s.studies.store import StudyStore
 from paras2s.studio.annotation.export import export_study
@@ -195,6 +197,42 @@ def answer_row(number: int, score: float | None) -> AnswerRow:
         unscored=None if score is not None else "no words", reason="", family=None, fitting=(score or 0) >= 4, answer_clip="",
         duration_s=1.0, word_error_rate=None, judge="strict/1", model_score=None,
     )  # fmt: skip
+
+
+@pytest.fixture
+def transcribed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of ASR: a clip's words are the number of its samples."""
+    monkeypatch.setattr("paras2s.audio.asr.transcribe", lambda clips: [Transcript(f"{len(one.samples)}") for one in clips])
+
+
+@pytest.mark.usefixtures("transcribed")
+def test_preferred_answers_of_pairs_become_rows(tmp_path: Path) -> None:
+    """The majority prefers "ours" once and "theirs" once."""
+    store, out = pair_study(tmp_path), tmp_path / "deep" / "out"
+    assert export_study(store, out, preferences=True)["files"]["preferences.jsonl"] == 2
+    rows, pairs = read_preferences(out / "preferences.jsonl"), load_pairs(out / "labels.json")
+    for row, pair, better in zip(rows, pairs, (0, 1), strict=True):
+        names = (pair.audio1_path, pair.audio2_path)
+        assert [(out / answer.clip).resolve() for answer in row.answers] == [
+            (store.folder / names[number]).resolve() for number in (better, 1 - better)
+        ]
+        assert (row.words, row.answers[0].text) == ("3200", "3200")
+
+
+@pytest.mark.usefixtures("transcribed")
+def test_clear_ratings_of_single_answers_become_labels(tmp_path: Path) -> None:
+    """Fitness 5, 3 and 1; the last item has no clip of its question."""
+    questions = [{"question": tone(tmp_path / "q.wav", 200), "question_text": "hello"}] * 3
+    items = [one.model_copy(update=more) for one, more in zip(single_items(tmp_path, [1.0] * 4), [*questions, {}], strict=True)]
+    store = make(tmp_path, "single", items, "ann")
+    for item, fitness in enumerate((5, 3, 1, 5)):
+        answer_single(store, "ann", item, 5, fitness)
+    summary = export_study(store, tmp_path / "out", preferences=True)
+    rows = read_preferences(tmp_path / "out" / "preferences.jsonl")
+    assert [(row.words, row.answers[0].good) for row in rows] == [("hello", True), ("hello", False)]
+    assert summary["left_out"] == {
+        "preference of i1 ours": "rated between good and bad", "preference of i3 ours": "no clip of the question",
+    }  # fmt: skip
 
 
 def test_everything_stands_in_one_table(tmp_path: Path) -> None:

@@ -180,6 +180,22 @@ class ObjectiveConfig(Section):
         return value
 
 
+class PreferencesConfig(Section):
+    """Recorded preferences to learn from in place of sampled answers, by DPO or KTO (`paras2s align --preferences FILE`).
+
+    A step takes `sampling.queries_per_step` rows of the file. `objective.average` and its weights count the streams of an
+    answer, and `objective.anchor` may be added; nothing else of the objective is read.
+    """
+
+    file: Path = Field(description="JSONL file of preferences; its clips are relative to it")
+    loss: Literal["dpo", "kto"] | None = Field(
+        None, description="dpo: pairs; kto: single answers with a label, and pairs as two; null: dpo if all rows are pairs"
+    )
+    beta: float = Field(0.1, gt=0, description="strength of the pull to the reference; lower lets the policy move further")
+    desirable_weight: float = Field(1.0, ge=0, description="weight of good answers, for kto")
+    undesirable_weight: float = Field(1.0, ge=0, description="weight of bad answers, for kto")
+
+
 class OptimizerConfig(Section):
     """AdamW, its schedule, and the size of micro-batches."""
 
@@ -265,6 +281,7 @@ class AlignConfig(Section):
     checkpoint_every: int = Field(10, ge=1)
     keep_checkpoints: int | None = Field(2, ge=1, description="newest checkpoints to keep, besides the best one; None: all")
     keep_rollouts_every: int = Field(1, ge=0, description="keep the answers of every n-th step in RUN/rollouts; 0: none")
+    preferences: PreferencesConfig | None = Field(None, description="learn from a file of preferences; null: sample answers")
     sampling: SamplingConfig = SamplingConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -294,6 +311,15 @@ class AlignConfig(Section):
                 "workers.learner.gather layer: ranks meet at every layer, so their passes must be alike; "
                 f"set optimizer.micro_batch_size to at most {LAYERED_ROWS}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _preferences_are_all_it_learns_from(self) -> AlignConfig:
+        if self.preferences is not None and self.sampling.resample is not None:
+            raise ValueError("preferences: nothing is sampled, so nothing can be sampled again; set sampling.resample to null")
+        anchor = self.objective.anchor
+        if self.preferences is not None and anchor is not None and anchor.adaptive is not None:
+            raise ValueError("preferences: an adaptive anchor reads rewards, and there are none; set anchor.adaptive to null")
         return self
 
     def evaluates_after(self, step: int) -> bool:

@@ -147,7 +147,9 @@ def with_overrides(values: Any, overrides: dict[str, Any] | None) -> Any:
         *parents, key = dotted.split(".")
         section = values
         for parent in parents:
-            section = section.setdefault(parent, {})
+            # A section that is null is made by the override of a key in it.
+            section[parent] = {} if section.get(parent) is None else section[parent]
+            section = section[parent]
             if not isinstance(section, dict):
                 raise ConfigError(f"{dotted}: '{parent}' is a value, not a section")
         section[key] = value

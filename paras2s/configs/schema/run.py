@@ -284,6 +284,8 @@ class RunConfig(Section):
         every, align = self.distill.refresh_every, self.align
         if every is None:
             return self
+        if align.preferences is not None:
+            raise ValueError("distill.refresh_every: align.preferences samples no answers to learn from; leave it out")
         if all(source.kind != "reward_model" for source in self.reward.sources):
             raise ValueError("distill.refresh_every: the reward has no source of kind reward_model; add one, or leave it out")
         if every % align.checkpoint_every:

@@ -9,10 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from paras2s.data_gen.preference_file import FILE as PREFERENCES
 from paras2s.reward.judges.votes import POINTS
 from paras2s.statistics.annotators import majority
 from paras2s.studies.store import StudyStore
 from paras2s.studies.study import Item
+from paras2s.studio.annotation.preferences import study_preferences
 from paras2s.studio.annotation.results import FITNESS, OVERALL, Annotation, list_annotations
 from paras2s.types import DIMENSIONS
 from paras2s.utils.io import write_json, write_jsonl, write_text
@@ -22,20 +24,23 @@ QUESTIONS = (*DIMENSIONS, OVERALL)
 EVERYONE = "majority"
 
 
-def export_study(store: StudyStore, out: Path) -> dict[str, Any]:
+def export_study(store: StudyStore, out: Path, preferences: bool = False) -> dict[str, Any]:
     """Write the export and return names of files with their rows, and the items left out with the reason.
 
     `annotations.jsonl` always. Of pairs `labels.json` (people's majority, for `bench speakbench` and `rank --human`) and
     `labels-NAME.json` of each annotator, with clips relative to the study's folder; `system_scores.csv` (win rates, for
     `rank --human`). Of single answers `ratings.csv` (`bench paras2s --human`). Gold items are left out of all but the first.
+    With `preferences` also `preferences.jsonl` (`align --preferences`), whose clips stay in the study's folder.
 
     Raises:
-        StorageError: the disk refused.
+        StorageError: the disk refused. AssetError: preferences need ASR, which is not installed.
     """
     annotations = list_annotations(store)
     write_jsonl(out / "annotations.jsonl", (_row(store, annotation) for annotation in annotations))
     written: dict[str, int] = {"annotations.jsonl": len(annotations)}
     left_out: dict[str, str] = {}
+    pairs: list[dict[str, Any]] = []
+    ratings: list[tuple[str, str, str, str, str]] = []
     counted = [
         annotation for annotation in annotations if not store.study.items[annotation.number].gold and annotation.skipped is None
     ]
@@ -44,20 +49,25 @@ def export_study(store: StudyStore, out: Path) -> dict[str, Any]:
         by_name = {name: [annotation for annotation in counted if annotation.annotator == name] for name in names}
         for name, mine in {EVERYONE: counted, **by_name}.items():
             file = "labels.json" if name == EVERYONE else f"labels-{name}.json"
-            pairs, why = _pairs(store, mine)
+            labelled, why = _pairs(store, mine)
             # `bench speakbench` reads no empty list of pairs.
-            if pairs:
-                write_json(out / file, pairs)
-                written[file] = len(pairs)
+            if labelled:
+                write_json(out / file, labelled)
+                written[file] = len(labelled)
             if name == EVERYONE:
                 left_out |= why
-                scores = _system_scores(pairs)
+                pairs, scores = labelled, _system_scores(labelled)
                 _write_csv(out / "system_scores.csv", ("system", "score"), scores)
                 written["system_scores.csv"] = len(scores)
     elif store.study.kind == "single":
         ratings = _ratings(store, counted)
         _write_csv(out / "ratings.csv", ("id", "system", "category", "rater", "score"), ratings)
         written["ratings.csv"] = len(ratings)
+    if preferences:
+        preferred, why = study_preferences(store, out, pairs, ratings)
+        write_jsonl(out / PREFERENCES, preferred)
+        written[PREFERENCES] = len(preferred)
+        left_out |= why
     for annotation in annotations:
         if annotation.skipped is not None:
             left_out[f"{_key(store.study.items[annotation.number])}, {annotation.annotator}"] = f"skipped: {annotation.skipped}"
