@@ -40,7 +40,7 @@ KINDS = {
     "reward_model": "a reward model, which makes no call",
 }
 # Those that a YAML may name.
-FILE_KINDS = ("llm", "contrast", "audio", "unisrm", "dimensions", "rubric")
+FILE_KINDS = ("llm", "contrast", "audio", "unisrm", "dimensions", "rubric", "sdiareward")
 
 # Default sample rate of clips that a judge hears.
 AUDIO_RATE_HZ = 16_000

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from paras2s.unisrm.reward.judge import TaskInputs, UniSRMJudge
 
 WEIGHTS = "reward_model.safetensors"
+# Ours that are opened as those of other packages are: by their class and its options.
+BY_CLASS = {"sdiareward": "paras2s.reward.judges.sdiareward:SDiaRewardJudge"}
 # Makes the encoder from the folder of a run.
 MakeEncoder = Callable[[Path], "ClipEncoder"]
 Name = str | Path | NamedJudge
@@ -259,7 +261,7 @@ def open_dimension_judges(name: Name, overrides: Overrides = None) -> dict[PairT
 def _open_own(named: NamedJudge, overrides: Overrides) -> Judge:
     options = named.config(OwnJudgeConfig, overrides).options
     try:
-        judge = find_part("judge", JUDGE_GROUP, named.kind, {})(**options)
+        judge = find_part("judge", JUDGE_GROUP, named.kind, BY_CLASS)(**options)
     except TypeError as error:
         raise ConfigError(f"{named.name}: options {options} do not fit {named.kind} ({one_line(error)})") from error
     if not isinstance(judge, Judge):
