@@ -41,6 +41,7 @@ from paras2s.policy.dual_stream.logprobs import in_parts
 from paras2s.policy.dual_stream.recomputed import picked_logprobs
 from paras2s.policy.dual_stream.sampler import pick, uniforms_of
 from paras2s.policy.speech_tokenizers.mimi import decode_mimi, encode_mimi
+from paras2s.policy.streams import grouped
 from paras2s.policy.types import (
     NO_PARAMETERS,
     Generation,
@@ -255,8 +256,7 @@ def sample(model: MoshiNet, text_ids: MoshiText, request: SampleRequest) -> list
             both = torch.cat([drawn[:, 1:], silence[active, model.codebooks :]], 1)
             position = (lengths[active] + step)[:, None]
             states = model.read(drawn[:, :1], both[:, None], position, seen[active], cache)[:, 0]
-    recorded = [part.cpu().numpy() for part in (tokens_of, sampled_of, logp_of, ended)]
-    return [_generation(recorded, slice(i * group_size, (i + 1) * group_size), group) for i, group in enumerate(request.seeds)]
+    return grouped([part.cpu().numpy() for part in (tokens_of, sampled_of, logp_of, ended)], request.seeds)
 
 
 def _draw(
@@ -280,14 +280,6 @@ def _draw(
         tokens += list(forced.T)
         logps += [torch.zeros_like(logp)] * forced.shape[1]
     return torch.stack(tokens, 1), own, torch.stack(logps, 1).double()
-
-
-def _generation(recorded: Sequence[np.ndarray], rows: slice, seeds: Sequence[int]) -> Generation:
-    """Return one prompt's answers, up to the longest."""
-    tokens, sampled, logp, ended = (part[rows] for part in recorded)
-    steps = int(sampled[..., 0].sum(1).max())
-    block = Block(slot_names(tokens.shape[2] - 1), tokens[:, :steps], sampled[:, :steps], logp[:, :steps])
-    return Generation((block,), tuple("eos" if end else "length" for end in ended), tuple(seeds))
 
 
 class MoshiPolicy(Policy):

@@ -1,4 +1,4 @@
-"""Comparison of a policy with what its makers' own code gave for one clip, written by `tools/dump_official.py` to one file.
+"""Comparison of a policy with what its makers' own code gave for one clip, written by `tools/dump_*.py` to one file.
 
 Each part is compared on the dump's own input, so that a difference in one is no reason for another: logits are read behind the
 dump's prompt and features, sound is made of the dump's tokens. Parts come in the order of the data, so the first that differs
@@ -40,7 +40,7 @@ _COARSE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Dump:
-    """Results of the makers' code: codes [C] of a clip, prompt with features, logits by slot [T, V], greedy tokens, sound."""
+    """Results of the makers' code: a clip's codes [C] or [C, K], prompt, features, logits [T, V] a slot, tokens, sound."""
 
     dtype: torch.dtype
     question: Clip
@@ -86,7 +86,8 @@ def _dump(said: dict[str, Any], parts: dict[str, np.ndarray]) -> Dump:
     continuous = parts["prompt.continuous"].astype(bool)
     features = np.zeros((len(continuous), parts["features"].shape[1]), dtype=parts["features"].dtype)
     features[continuous] = parts["features"]
-    prompt = Prompt(parts["prompt.audio"][:, None], parts["prompt.text"], features, continuous)
+    audio = parts["prompt.audio"]
+    prompt = Prompt(audio.reshape(len(audio), -1), parts["prompt.text"], features, continuous)
     return Dump(
         getattr(torch, said["dtype"]), Clip(parts["question"], int(said["question_hz"])), parts["codes"], prompt,
         block("greedy"), tuple(parts[f"logits.{slot}"] for slot in slots), block("sound"),
@@ -111,8 +112,8 @@ class Comparison:
 
 def codes_agree(compared: Comparison) -> Finding:
     """D1: codes of the clip."""
-    own = compared.policy.decode_codes(compared.policy.encode_target(compared.dump.question, ""), 0)[:, 0]
-    theirs = compared.dump.codes
+    own = compared.policy.decode_codes(compared.policy.encode_target(compared.dump.question, ""), 0)
+    theirs = compared.dump.codes.reshape(len(compared.dump.codes), -1)
     name = "D1 codes of the clip"
     if len(own) != len(theirs):
         return Finding(name, False, f"{len(own)} codes, the makers' code gives {len(theirs)}")
@@ -129,12 +130,12 @@ def prompt_agrees(compared: Comparison) -> Finding:
     for what, first, second in (
         ("continuous positions", own.continuous, theirs.continuous),
         ("text ids", own.text_ids, theirs.text_ids),
-        ("audio ids", own.audio_ids[marks, 0], theirs.audio_ids[marks, 0]),
+        ("audio ids", own.audio_ids[marks], theirs.audio_ids[marks]),
     ):
-        if len(wrong := np.flatnonzero(first != second)):
-            at = int(wrong[0])
-            return Finding(name, False, f"{what}: {first[at]} for {second[at]}, first at {at}, {len(wrong)} in all")
-    return Finding(name, True, f"{own.length} positions in both streams")
+        if len(wrong := np.argwhere(first != second)):
+            at = tuple(wrong[0])
+            return Finding(name, False, f"{what}: {first[at]} for {second[at]}, first at {at[0]}, {len(wrong)} in all")
+    return Finding(name, True, f"{own.length} positions in all streams")
 
 
 def features_agree(compared: Comparison) -> Finding:

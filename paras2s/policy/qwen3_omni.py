@@ -24,8 +24,7 @@ H the thinker's width, D the talker's, V ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ from paras2s.policy.omni import (
     stored_name,
     thinker_dtype,
 )
-from paras2s.policy.streams import Drawn, Reading, behind, one_of, roll, run_stack, score, stacked
+from paras2s.policy.streams import Drawn, Reading, behind, layer_input, one_of, roll, run_stack, score, stacked
 from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, SampleRequest, Sampling, SlotSpec
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
 from paras2s.types import Block
@@ -275,17 +274,6 @@ class Qwen3Network(OmniNetwork):
             return torch.stack(codes, 1), torch.stack(logps, 1)
 
         return draw
-
-
-@contextmanager
-def layer_input(stack: Any, number: int) -> Iterator[list[Tensor]]:
-    """Inside, the list gets what a layer reads: transformers' `hidden_states[number]`, without keeping all of them."""
-    captured: list[Tensor] = []
-    hook = stack.layers[number].register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
-    try:
-        yield captured
-    finally:
-        hook.remove()
 
 
 class Qwen3OmniPolicy(OmniPolicy):

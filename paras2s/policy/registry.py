@@ -27,6 +27,7 @@ POLICIES = {
     "moshi": "paras2s.policy.moshi:MoshiPolicy",
     "qwen_omni": "paras2s.policy.qwen_omni:QwenOmniPolicy",
     "qwen3_omni": "paras2s.policy.qwen3_omni:Qwen3OmniPolicy",
+    "minimind_o": "paras2s.policy.minimind_o:MiniMindPolicy",
     "csm": "paras2s.policy.csm:CsmPolicy",
 }
 GROUP = "paras2s.policies"

@@ -6,7 +6,8 @@ Alphabet: B prompts, G answers a prompt, N answers, L prompt tokens, T steps, S 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from paras2s.policy.dual_stream.sampler import pick
+from paras2s.policy.types import Generation, slot_names
 from paras2s.types import Block
 
 # What `advance(rows, step, tokens)` does: read what was drawn at `step`, [n, S], and give the next states [n, .].
@@ -39,6 +41,17 @@ def run_stack(stack: Any, x: Tensor, start: Tensor | None = None, seen: Tensor |
         position = position.expand(3, -1, -1)
     settings = {"position_ids": position, "past_key_values": cache, "use_cache": cache is not None}
     return stack(inputs_embeds=x, attention_mask=seen, **settings).last_hidden_state
+
+
+@contextmanager
+def layer_input(stack: Any, number: int) -> Iterator[list[Tensor]]:
+    """Inside, the list gets what a layer reads: transformers' `hidden_states[number]`, without keeping all of them."""
+    captured: list[Tensor] = []
+    hook = stack.layers[number].register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0]))
+    try:
+        yield captured
+    finally:
+        hook.remove()
 
 
 def behind(x: Tensor, lengths: Tensor, tail: Tensor) -> Tensor:
@@ -169,3 +182,15 @@ def pack(names: tuple[str, ...], drawn: Drawn, rows: slice, pad: Sequence[int], 
     tokens = np.where(sampled, drawn.tokens[rows, :steps].cpu().numpy(), np.array(pad))
     logp = np.where(sampled, drawn.logp[rows, :steps].cpu().numpy(), 0.0)
     return Block(names, tokens, sampled, logp)
+
+
+def grouped(recorded: Sequence[np.ndarray], seeds: Sequence[Sequence[int]]) -> list[Generation]:
+    """Return each prompt's answers, up to its longest, of tokens, sampled and log-probs [N, T, S] and which ended [N]."""
+    generations, stop = list[Generation](), 0
+    for group in seeds:
+        rows = slice(stop, stop := stop + len(group))
+        tokens, sampled, logp, ended = (part[rows] for part in recorded)
+        steps = int(np.flatnonzero(sampled.any((0, 2)))[-1]) + 1
+        block = Block(slot_names(tokens.shape[2] - 1), tokens[:, :steps], sampled[:, :steps], logp[:, :steps])
+        generations.append(Generation((block,), tuple("eos" if end else "length" for end in ended), tuple(group)))
+    return generations

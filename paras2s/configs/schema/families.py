@@ -22,6 +22,7 @@ ARCHITECTURES = {
     "Qwen2_5OmniForConditionalGeneration": "qwen_omni",
     "Qwen3OmniMoeForConditionalGeneration": "qwen3_omni",
     "CsmForConditionalGeneration": "csm",
+    "MiniMindOmni": "minimind_o",
 }
 FAMILIES = "policies"
 
