@@ -47,7 +47,7 @@ def greedy_loop(module: Any, codes: int) -> Any:
 
 
 def greedy_path(
-    module: Any, model: Any, ids: list[int], heard: dict[str, Any], marks: dict[str, int], steps: int
+    module: Any, model: Any, ids: list[int], sound: dict[str, Any], marks: dict[str, int], steps: int
 ) -> dict[str, Any]:
     """Logits of all streams along the most probable answer, and its tokens: what their loop fed to their forward."""
     fed: list[np.ndarray] = []
@@ -64,7 +64,7 @@ def greedy_path(
     loop = greedy_loop(module, marks["codes"])
     first = torch.tensor([ids], device=next(model.parameters()).device)
     with torch.inference_mode():
-        for _ in loop(model, first, marks["end"], steps, 1.0, 1.0, 1.0, True, False, enter_token_id=marks["break"], **heard):
+        for _ in loop(model, first, marks["end"], steps, 1.0, 1.0, 1.0, True, False, enter_token_id=marks["break"], **sound):
             pass
     object.__setattr__(model, "forward", theirs)
     # What step t draws is fed before step t + 1; the last is never fed.
@@ -154,9 +154,9 @@ def write(parts: dict[str, Any], out: Path, model: str, dtype: torch.dtype, soun
     print(f"{out}: {len(parts['codes'])} frames, {len(parts['greedy.tokens'])} steps, {len(parts['sound'])} samples of sound")
 
 
-def load(module: Any, folder: Path, ears: str, dtype: torch.dtype) -> Any:
+def load(module: Any, folder: Path, encoder: str, dtype: torch.dtype) -> Any:
     """Their class with the weights of their release in transformers' format, or of what paras2s wrote."""
-    model = module.MiniMindOmni(module.OmniConfig(**json.loads((folder / "config.json").read_text())), ears, None)
+    model = module.MiniMindOmni(module.OmniConfig(**json.loads((folder / "config.json").read_text())), encoder, None)
     file = folder / "pytorch_model.bin"
     if file.is_file():
         state = torch.load(file, map_location="cpu", weights_only=True)
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("model", type=Path, help="folder of minimind-3o in transformers' format")
     parser.add_argument("--clip", type=Path, required=True, help="a spoken question: WAV, 16 kHz, mono, 16 bit")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--ears", default="model/SenseVoiceSmall", help="folder of SenseVoice-Small")
+    parser.add_argument("--encoder", default="model/SenseVoiceSmall", help="folder of SenseVoice-Small")
     parser.add_argument("--codec", default="model/mimi", help="folder of Mimi")
     parser.add_argument("--steps", type=int, default=48, help="longest greedy answer")
     parser.add_argument("--sound-codes", type=int, default=75, help="frames that are made to sound, 12.5 a second")
@@ -183,7 +183,7 @@ def main() -> None:
     import model.model_omni as module  # type: ignore[import-not-found]
     from transformers import AutoTokenizer, MimiModel
 
-    model = load(module, given.model, given.ears, torch.float32)
+    model = load(module, given.model, given.encoder, torch.float32)
     model.audio_processor.frontend.dither = 0.0
     mimi = MimiModel.from_pretrained(given.codec).eval()
     tokenizer = AutoTokenizer.from_pretrained(str(given.model))

@@ -71,7 +71,7 @@ MARKS = {"start": "<|im_start|>", "end": "<|im_end|>", "pad": "<|endoftext|>", "
 # Of the makers' `TalkerHead` and `TalkerEmbedding`; no config holds them.
 CODEBOOKS, RANK = 8, 256
 # Frozen components: folders in the checkpoint, or beside it.
-EARS, CODEC = COMPONENTS = ("SenseVoiceSmall", "mimi")
+ENCODER, CODEC = COMPONENTS = ("SenseVoiceSmall", "mimi")
 RELEASED = "pytorch_model.bin"
 # The head is the embedding. What pictures and voices need is read and written, and not used.
 TIED, KEPT = "lm_head.weight", ("vision_proj.", "talker.spk_proj.")
@@ -123,7 +123,7 @@ def _projection(width: int, out: int) -> nn.Sequential:
 
 
 class MiniMindNetwork(nn.Module):
-    """Thinker (`model`), talker and the projection of heard speech, under the released names."""
+    """Thinker (`model`), talker and the projection of speech, under the released names."""
 
     def __init__(self, released: dict[str, Any]) -> None:
         super().__init__()
@@ -143,9 +143,9 @@ class MiniMindNetwork(nn.Module):
         self.talker.codec_proj, self.talker.embed_proj = _projection(spoken, spoken), _projection(width, spoken)
         self.talker.text_scale = nn.Parameter(torch.tensor(3.0))
         self.talker.audio_scale = nn.Parameter(torch.tensor(1.0))
-        heard = int(released["audio_hidden_size"])
+        size = int(released["audio_hidden_size"])
         self.audio_proj = nn.ModuleDict(
-            {"mlp": nn.Sequential(nn.LayerNorm(heard), nn.Linear(heard, width), nn.GELU(), nn.Linear(width, width))}
+            {"mlp": nn.Sequential(nn.LayerNorm(size), nn.Linear(size, width), nn.GELU(), nn.Linear(width, width))}
         )
         self.tapped_layer = int(released["bridge_layer"]) + 1
         self.pads = (0, *[int(released["audio_pad_token"])] * CODEBOOKS)
@@ -170,12 +170,12 @@ class MiniMindNetwork(nn.Module):
         lengths = torch.tensor([prompt.length for prompt in prompts], device=self.device)
         rows = [np.column_stack([prompt.text_ids, prompt.continuous, prompt.audio_ids]) for prompt in prompts]
         held = nn.utils.rnn.pad_sequence([torch.from_numpy(row) for row in rows], batch_first=True).to(self.device)
-        x, heard = self.model.embed_tokens(held[..., 0]), held[..., 1].bool()
+        x, is_sound = self.model.embed_tokens(held[..., 0]), held[..., 1].bool()
         parts = [prompt.features[prompt.continuous] for prompt in prompts if prompt.features is not None]
         if parts:
             # A mask and a concatenation have one order, so clips need not be told apart.
             sound = self.audio_proj["mlp"](torch.from_numpy(np.concatenate(parts)).to(x))
-            x = x.masked_scatter(heard[..., None], sound)
+            x = x.masked_scatter(is_sound[..., None], sound)
         return x, held[..., 2:], lengths
 
     def states(self, prompts: Sequence[Prompt], owner: Sequence[int], fed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -283,9 +283,9 @@ class MiniMindPolicy(Policy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     @cached_property
-    def ears(self) -> SenseVoice:
+    def audio_encoder(self) -> SenseVoice:
         """Speech to vectors; anything with `features(clip)` may be set in its place, such as one that looks them up."""
-        return SenseVoice.load(find_component(self.folder, EARS), self.device)
+        return SenseVoice.load(find_component(self.folder, ENCODER), self.device)
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
         """Encode a dialogue in the chat template's layout, without thinking: its last turn's sound, the words of the others.
@@ -298,21 +298,21 @@ class MiniMindPolicy(Policy):
         if not turns or turns[-1].role != "user":
             raise PolicyError("MiniMind-O answers a user: end the dialogue with the user's turn")
         ids: list[int] = []
-        heard = None if turns[-1].clip is None else self.ears.features(turns[-1].clip)
-        for turn in turns[:-1] if heard is not None else turns:
+        vectors = None if turns[-1].clip is None else self.audio_encoder.features(turns[-1].clip)
+        for turn in turns[:-1] if vectors is not None else turns:
             if not turn.text:
                 raise PolicyError(f"MiniMind-O hears the last turn alone: give the words of the {turn.role}'s turn before it")
             ids += self._turn(turn.role, self._words(f"{turn.role}\n{turn.text}"), turn.text)
-        if heard is not None:
-            ids += self._turn("user", [*self._words("user\n"), *[self.marks["sound"]] * len(heard)], "")
+        if vectors is not None:
+            ids += self._turn("user", [*self._words("user\n"), *[self.marks["sound"]] * len(vectors)], "")
         ids += [self.marks["start"], *self._words("assistant\n"), *self._thinking("")]
         text = np.array(ids, dtype=np.int64)
         if len(text) >= (self.spec.context_steps or 0):
             raise PolicyError(f"the dialogue has {len(text)} positions, MiniMind-O's context {self.spec.context_steps}")
         continuous, features = text == self.marks["sound"], None
-        if heard is not None:
-            features = np.zeros((len(text), heard.shape[1]), dtype=heard.dtype)
-            features[continuous] = heard
+        if vectors is not None:
+            features = np.zeros((len(text), vectors.shape[1]), dtype=vectors.dtype)
+            features[continuous] = vectors
         audio = np.full((len(text), CODEBOOKS), self.model.pads[1], dtype=np.int64)
         return Prompt(audio, text, features, continuous, 0, (0,) * CODEBOOKS)
 
@@ -407,7 +407,7 @@ class MiniMindPolicy(Policy):
         write_bytes(folder / "config.json", (self.folder / "config.json").read_bytes())
 
     def reload(self, folder: Path) -> None:
-        """Thinker, talker and projection; what is heard and spoken with never changes."""
+        """Thinker, talker and projection; audio encoder and codec never change."""
         self.kept = fill(self.model, folder)
 
     @classmethod

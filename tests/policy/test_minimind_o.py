@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny.minimind import CODES, GOLDEN, PAD, STOP, TinyEars, tiny_minimind, write_minimind
+from tiny.minimind import CODES, GOLDEN, PAD, STOP, TinyEncoder, tiny_minimind, write_minimind
 from tiny.moshi import tone
 
 from paras2s.audio.clip import Clip
@@ -51,7 +51,7 @@ def test_codes_prompt_logits_greedy_answer_and_sound_are_the_makers(policy: Mini
     dump = read_dump(GOLDEN)
     found = list(check_against(policy, dump))
     assert [(one.name[:2], one.ok) for one in found] == [(f"D{n}", True) for n in range(1, 7)], found
-    # The words come to an end: what follows them is forced, and heard by the talker.
+    # The words come to an end: what follows them is forced, and vectors by the talker.
     words = dump.greedy.tokens[0, :, 0].tolist()
     end = words.index(2)
     assert words[end + 1 :] == [policy.marks["break"], *[0] * (len(words) - end - 2)]
@@ -70,7 +70,7 @@ def test_the_words_of_earlier_turns_are_read_and_the_last_is_heard(policy: MiniM
     ]  # fmt: skip
     assert said == expected
     assert prompt.features is not None
-    np.testing.assert_array_equal(prompt.features[prompt.continuous], TinyEars().features(clip))
+    np.testing.assert_array_equal(prompt.features[prompt.continuous], TinyEncoder().features(clip))
     assert (prompt.audio_ids == PAD).all()
 
 
@@ -152,7 +152,7 @@ def test_what_it_cannot_read_is_refused(policy: MiniMindPolicy, turns: list[Turn
         policy.encode_prompt(turns)
 
 
-def test_without_its_ears_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_audio_encoder_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deaf = MiniMindPolicy.load(write_minimind(tmp_path / "minimind"))
     with pytest.raises(PolicyError, match="there is no SenseVoiceSmall in it or beside it"):
         deaf.encode_prompt([Turn("user", clip=CLIP)])
@@ -181,14 +181,14 @@ class Encoder(torch.nn.Linear):
 
 def test_the_same_clip_is_heard_the_same_and_silence_is_not_digital() -> None:
     frontend = Frontend()
-    ears = SenseVoice(Encoder(960, 4), frontend)
+    audio_encoder = SenseVoice(Encoder(960, 4), frontend)
     assert frontend.dither == 0
-    heard = ears.features(CLIP)
-    assert heard.shape == (3, 4)
-    np.testing.assert_array_equal(heard, ears.features(CLIP))
-    assert len(np.unique(heard[:, 0])) == 3
+    vectors = audio_encoder.features(CLIP)
+    assert vectors.shape == (3, 4)
+    np.testing.assert_array_equal(vectors, audio_encoder.features(CLIP))
+    assert len(np.unique(vectors[:, 0])) == 3
     with pytest.raises(PolicyError, match=r"a clip of 0.010 s; SenseVoice-Small hears 0.025 s"):
-        ears.features(Clip(np.zeros(160, dtype=np.float32), 16_000))
+        audio_encoder.features(Clip(np.zeros(160, dtype=np.float32), 16_000))
 
 
 @pytest.mark.parametrize(

@@ -62,11 +62,11 @@ def test_two_answers_are_compared_by_their_rewards_and_one_is_scored_by_the_fit_
     assert clipped.score == 1.0
 
 
-def test_what_cannot_be_heard_is_unscored_with_the_reason(judge: SDiaRewardJudge) -> None:
+def test_what_cannot_be_read_is_unscored_with_the_reason(judge: SDiaRewardJudge) -> None:
     nothing = Clip(np.zeros(0, dtype=np.float32), 16_000)
     found = judge.compare(FIRST, nothing, QUESTION)
     assert isinstance(found, Unscored)
-    assert "the assistant's clip lasts 0.000 s; 0.03 to 120 s are heard" in found.reason
+    assert "the assistant's clip lasts 0.000 s; 0.03 to 120 s are read" in found.reason
     silent = judge.compare(FIRST, SECOND)
     assert isinstance(silent, Unscored)
     assert "the user's turn has neither words nor sound" in silent.reason
@@ -82,9 +82,9 @@ def test_a_yaml_opens_it_as_judge_and_as_source(judge: SDiaRewardJudge, tmp_path
         RewardSetup(RewardConfig(), tmp_path, tmp_path / "tone.json"),
     )
     group = Group(RewardQuestion("q", None, "Hi there"), (GivenAnswer(1, "", FIRST), GivenAnswer(1, "", None)))
-    ((heard, missing),) = source.score([group])
+    ((scored, missing),) = source.score([group])
     expected = judge.reward([("user", Utterance(text="Hi there")), ("assistant", Utterance(FIRST))])
-    assert heard == pytest.approx(3 + expected / 500)
+    assert scored == pytest.approx(3 + expected / 500)
     assert isinstance(missing, Unscored)
 
 

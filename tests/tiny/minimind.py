@@ -1,8 +1,8 @@
-"""A tiny MiniMind-O in the released layout: a tokenizer of bytes, Mimi, and ears that hear no words.
+"""A tiny MiniMind-O in the released layout: a tokenizer of bytes, Mimi, and audio_encoder that hear no words.
 
 `minimind_golden.safetensors` is what its makers' code gives: codes, prompt, logits, greedy tokens and sound, written by
 `tools/dump_minimind.py` (`parts_of`, 36 steps, 5 frames of sound) with `model/model_omni.py` of jingyaogong/minimind-o at
-commit a10fa6c (Apache-2.0), their chat template on the tiny tokenizer, and `TinyEars` in SenseVoice-Small's place, for the
+commit a10fa6c (Apache-2.0), their chat template on the tiny tokenizer, and `TinyEncoder` in SenseVoice-Small's place, for the
 question `tone(0.7, 16_000, 180)`. No code and no weights of theirs are in it.
 """
 
@@ -20,24 +20,24 @@ from paras2s.policy.minimind_o import MARKS, RELEASED, MiniMindNetwork, MiniMind
 
 GOLDEN = Path(__file__).with_name("minimind_golden.safetensors")
 # Eight codes; then an id that nobody uses, the pad, the stop, and the voice's mark.
-CODES, PAD, STOP, IDS, HEARD = 8, 9, 10, 12, 12
+CODES, PAD, STOP, IDS, FEATURES = 8, 9, 10, 12, 12
 SIZES = {
     "architectures": ["MiniMindOmni"], "model_type": "minimind-o", "hidden_size": 32, "intermediate_size": 48,
     "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 300,
     "rope_theta": 1e6, "max_position_embeddings": 400, "eos_token_id": 2, "num_talker_hidden_layers": 2,
-    "talker_hidden_size": 32, "bridge_layer": 1, "audio_ids": [3], "audio_hidden_size": HEARD, "audio_vocab_size": IDS,
+    "talker_hidden_size": 32, "bridge_layer": 1, "audio_ids": [3], "audio_hidden_size": FEATURES, "audio_vocab_size": IDS,
     "audio_pad_token": PAD, "audio_stop_token": STOP, "audio_spk_token": 11, "spk_emb_size": 4, "image_hidden_size": 4,
     "rms_norm_eps": 1e-6, "hidden_act": "silu", "use_moe": False, "tie_word_embeddings": True,
 }  # fmt: skip
 
 
-class TinyEars:
+class TinyEncoder:
     """Vectors of the sound's own samples, one every 60 ms, in place of SenseVoice-Small."""
 
     def features(self, clip: Clip) -> np.ndarray:
         samples = clip.at(16_000).samples
         frames = np.resize(samples, (-(-len(samples) // 960), 960))
-        return np.stack([np.abs(frames[:, n::HEARD]).mean(1) * 8 - 1 for n in range(HEARD)], 1).astype(np.float32)
+        return np.stack([np.abs(frames[:, n::FEATURES]).mean(1) * 8 - 1 for n in range(FEATURES)], 1).astype(np.float32)
 
 
 def tiny_tokenizer() -> Any:
@@ -99,5 +99,5 @@ def write_minimind(folder: Path, dtype: torch.dtype = torch.float32) -> Path:
 
 def tiny_minimind(folder: Path, dtype: torch.dtype = torch.float64) -> MiniMindPolicy:
     policy = MiniMindPolicy.load(write_minimind(folder, dtype))
-    policy.ears = TinyEars()  # type: ignore[assignment]
+    policy.audio_encoder = TinyEncoder()  # type: ignore[assignment]
     return policy

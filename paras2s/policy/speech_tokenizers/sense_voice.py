@@ -39,7 +39,7 @@ class SenseVoice:
             except Exception as error:
                 raise PolicyError(
                     f"MiniMind-O hears by SenseVoice-Small, which funasr runs ({one_line(error)[:200]}): pip install "
-                    "'paras2s[trace]', or set the policy's `ears` to an object with features(clip) -> array [L, 512]"
+                    "'paras2s[trace]', or set the policy's audio_encoder to an object with features(clip) -> array [L, 512]"
                 ) from error
             try:
                 held = AutoModel(

@@ -77,7 +77,7 @@ class SDiaRewardJudge(Judge):
             base: folder with the tokenizer of Qwen2.5-Omni, where the checkpoint has none.
             fit: the rewards that are a 1 and a 5, as fitted on labelled answers; what lies between is linear.
             device: cpu, cuda; auto: a GPU if available.
-            max_audio_s: longest clip that is heard.
+            max_audio_s: longest clip.
 
         Raises:
             ConfigError: no such folder, or a fit that does not rise.
@@ -154,7 +154,7 @@ class SDiaRewardJudge(Judge):
             if samples is not None:
                 duration_s = len(samples) / RATE_HZ
                 if audio_tokens(len(samples)) < 1 or duration_s > self.max_audio_s:
-                    raise JudgeError(f"the {role}'s clip lasts {duration_s:.3f} s; 0.03 to {self.max_audio_s:.0f} s are heard")
+                    raise JudgeError(f"the {role}'s clip lasts {duration_s:.3f} s; 0.03 to {self.max_audio_s:.0f} s are read")
                 clips.append(samples)
             ids += self._message(role, said.text or "", None if samples is None else len(samples))
         made = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.long)}
@@ -170,8 +170,8 @@ class SDiaRewardJudge(Judge):
         def words(text: str) -> list[int]:
             return list(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
 
-        heard = [] if samples is None else special(AUDIO_BOS, *[AUDIO] * audio_tokens(samples), AUDIO_EOS)
-        return [*special(START), *words(f"{role}\n{text}"), *heard, *special(END), *words("\n")]
+        sound = [] if samples is None else special(AUDIO_BOS, *[AUDIO] * audio_tokens(samples), AUDIO_EOS)
+        return [*special(START), *words(f"{role}\n{text}"), *sound, *special(END), *words("\n")]
 
     @torch.inference_mode()
     def reward(self, turns: Sequence[Turn]) -> float:
@@ -196,7 +196,7 @@ class SDiaRewardJudge(Judge):
             return Unscored(self.name, str(error))
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Score answers from 1 to 5 by the fit; `reply` has the raw reward. One that cannot be heard is Unscored.
+        """Score answers from 1 to 5 by the fit; `reply` has the raw reward. One that cannot be read is Unscored.
 
         Raises:
             ConfigError: there is no fit.
