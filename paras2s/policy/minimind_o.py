@@ -110,7 +110,7 @@ class CodeHeads(nn.Module):
         return self.base(states) + self.adapters[codebook](states)
 
 
-def _decoder(released: dict[str, Any], **sizes: int) -> Any:
+def _decoder(released: dict[str, Any], **sizes: Any) -> Any:
     from transformers import Qwen3Config, Qwen3Model
 
     rope = {"rope_type": "default", "rope_theta": float(released["rope_theta"])}
@@ -284,7 +284,7 @@ class MiniMindPolicy(Policy):
 
     @cached_property
     def audio_encoder(self) -> SenseVoice:
-        """Speech to vectors; anything with `features(clip)` may be set in its place, such as one that looks them up."""
+        """Speech to vectors; any object with `features(clip)` may be set in its place, such as a table of vectors."""
         return SenseVoice.load(find_component(self.folder, ENCODER), self.device)
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:

@@ -123,7 +123,7 @@ class SDiaRewardJudge(Judge):
         """The tokenizer of Qwen2.5-Omni.
 
         Raises:
-            JudgeError: it is not there.
+            JudgeError: it is missing.
         """
         from transformers import AutoTokenizer
 
@@ -196,7 +196,7 @@ class SDiaRewardJudge(Judge):
             return Unscored(self.name, str(error))
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Score answers from 1 to 5 by the fit; `reply` has the raw reward. One that cannot be read is Unscored.
+        """Score answers from 1 to 5 by the fit; `reply` has the raw reward. An answer that cannot be read is Unscored.
 
         Raises:
             ConfigError: there is no fit.
@@ -223,16 +223,16 @@ class SDiaRewardJudge(Judge):
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
         """Compare pairs by their raw rewards, which needs no fit; equal ones tie."""
-        found: list[Preferred] = []
+        preferences: list[Preferred] = []
         for number, pair in enumerate(pairs, start=1):
             started = time.perf_counter()
             first, second = (self._reward_of(side) for side in sides_of(pair))
             if isinstance(first, Unscored) or isinstance(second, Unscored):
-                found.append(first if isinstance(first, Unscored) else second)  # type: ignore[arg-type]
+                preferences.append(first if isinstance(first, Unscored) else second)  # type: ignore[arg-type]
             else:
                 said, latency_s = f"rewards {first:.6g} and {second:.6g}", time.perf_counter() - started
                 known = (self.name, self.version, self.prompt_hash, "score", prefer(first, second), said)
-                found.append(preference_of(*known, latency_s=latency_s))
+                preferences.append(preference_of(*known, latency_s=latency_s))
             if on_progress:
                 on_progress(number, len(pairs))
-        return found
+        return preferences
