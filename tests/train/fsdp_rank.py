@@ -19,6 +19,7 @@ from paras2s.train import fsdp
 from paras2s.train.anchor import batch_of_step
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
+from paras2s.train.preference import PreferenceBatch, PreferenceLearner
 from paras2s.train.single_device import Devices
 
 
@@ -36,17 +37,28 @@ def make_learner(devices: Devices, settings: dict[str, Any]) -> Learner:
     if settings.get("lora"):
         # Adapters that start from 0 would hide half of what can go wrong.
         torch.manual_seed(1)
-    return Learner(policy, config, STEPS, devices, first_policy)
+    kind = Learner if config.preferences is None else PreferenceLearner
+    return kind(policy, config, STEPS, devices, first_policy)
 
 
 def advance(learner: Learner, steps: int) -> list[dict[str, Any]]:
     """Rollouts of the starting policy, the same on every rank: what a step does is looked at, not what it samples."""
     prompts, demonstrations, log = make_prompts(3), Demonstrations(examples(first_policy(), 5)), []
     for _ in range(steps):
+        if isinstance(learner, PreferenceLearner):
+            log.append(learner.learn(recorded(learner), batch_of_step(learner.config.objective.anchor, demonstrations, 0, 0)))
+            continue
         rollouts = small_rollouts(first_policy(), prompts, GROUP, STEPS, learner.next_step)
         anchored = batch_of_step(learner.config.objective.anchor, demonstrations, 0, learner.next_step)
         log.append(learner.step(prompts, rollouts, rewards_of(rollouts), anchored))
     return log
+
+
+def recorded(learner: Learner) -> PreferenceBatch:
+    """Six recorded answers, every other one good: three pairs for DPO."""
+    assert learner.config.preferences is not None
+    pairs, made = learner.config.preferences.loss == "dpo", examples(first_policy(), 6)
+    return PreferenceBatch(tuple(made), (True, False) * 3, pairs)
 
 
 def watch(model: torch.nn.Module) -> list[int]:

@@ -47,6 +47,12 @@ LAYERED: dict[str, dict[str, Any]] = {
     "layer anchored": {"micro_batch_size": 1, "anchor": {"demonstrations": 3, "every": 2}},
     "layer checkpointed": {"gradient_checkpointing": True, "micro_batch_size": 3},
 }
+# Recorded answers: of three pairs one rank has two, of six single answers three.
+PREFERRED: dict[str, dict[str, Any]] = {
+    name: {"preferences": {"file": "none.jsonl", "loss": loss, "beta": 0.5}, "micro_batch_size": 2, **more}
+    for name, loss, more in (("dpo", "dpo", {"anchor": CASES["anchored"]["anchor"]}), ("layer dpo", "dpo", {}),
+                             ("kto", "kto", LORA))
+}  # fmt: skip
 
 
 def test_a_call_without_inputs_answers_on_the_ranks_device() -> None:
@@ -121,6 +127,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         for name, settings in LAYERED.items()
     ]
+    jobs += [
+        job(folder / "2", name, settings, gather="layer" if "layer" in name else "step") for name, settings in PREFERRED.items()
+    ]
     jobs += [job(folder / "2", f"on-{name}", CASES[name], 2, resume=folder / "2" / f"at3-{name}") for name in ("full", "lora")]
     # What one way has written the other goes on from.
     jobs += [job(folder / "2", f"on-{name}", settings, 2, gather="layer", resume=folder / "2" / f"at3-{other}") for
@@ -139,7 +148,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("alone")
-    for name, settings in (CASES | LAYERED | {"few": {"groups_per_update": 2}}).items():
+    for name, settings in (CASES | LAYERED | PREFERRED | {"few": {"groups_per_update": 2}}).items():
         steps = 3 if name == "few" else 5
         run(Devices(), job(folder, name, settings, steps), folder / name)
         run(Devices(), job(folder, f"{name}3", settings, 3), folder / f"{name}3")
@@ -167,6 +176,15 @@ def test_two_ranks_are_one_process(name: str, done: Path, alone: Path) -> None:
     assert ["anchor_loss" in row for row in log] == {"anchored": [True] * 3, "layer anchored": [True, False, True]}.get(
         name, [False] * 3
     )
+
+
+@pytest.mark.parametrize("name", PREFERRED)
+def test_two_ranks_learn_from_recorded_answers_as_one_process(name: str, done: Path, alone: Path) -> None:
+    (log, weights), (expected, wanted) = seen(done / "2", name), seen(alone, f"{name}3")
+    assert_close_logs(log, expected)
+    assert_close_weights(weights, wanted)
+    assert log[2]["reward_margin"] > 0
+    assert ("kto_reference_point" in log[0]) is ("kto" in name)
 
 
 @pytest.mark.parametrize(("name", "lone"), [("full", "full3"), ("few", "few"), ("layer few", "few")])
