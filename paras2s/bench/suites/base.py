@@ -48,9 +48,9 @@ class ItemValues(dict[str, Any]):
         """Refuse a name that the download lacks.
 
         Raises:
-            DataError: always.
+            JudgeError: always.
         """
-        raise DataError(f"the item is not of the makers' form: it has no {name}")
+        raise JudgeError(f"the item is not of the makers' form: it has no {name}")
 
 
 @dataclass(frozen=True)

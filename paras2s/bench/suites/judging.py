@@ -15,7 +15,7 @@ from paras2s.clients.chat import Bill, LLMClient, Reply, Request
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.configs.schema.judges import JudgingConfig, NamedJudge, find_judge
-from paras2s.errors import AssetError, AudioError, BudgetError, DataError, JudgeError
+from paras2s.errors import AssetError, AudioError, BudgetError, JudgeError
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Progress, Utterance
 from paras2s.reward.judges.llm_judge import total_usd
 from paras2s.reward.judges.parsing import is_readable, require_complete
@@ -90,7 +90,7 @@ class SuiteJudge:
             return Unscored("", missing)
         try:
             return self.suite.scoring(job.item, job.metric, job.answers, data)
-        except (JudgeError, AudioError, AssetError, DataError) as error:
+        except (JudgeError, AudioError, AssetError) as error:
             return Unscored("", str(error))
 
     def _missing(self, job: Job) -> str:
