@@ -39,7 +39,7 @@ class RewardQuestions:
         setup = run.reward_setup()
         self._queries, self._folder = queries, run.data_dir.resolve()
         self._styles: list[str] | list[None] = [None] * len(queries)
-        if queries and (setup.needs_style or run.config.align.objective.distilled is not None):
+        if queries and (setup.needs_style or run.config.align.distilled is not None):
             rows = np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries])
             self._styles = dataset.user_tone.predict(rows)
         self._encode = question_encoder(dataset, queries) if setup.needs(RewardModel.name) else None
@@ -134,7 +134,7 @@ def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
     config = run.config.align
     kind = policy_class(run.config.policy.kind or kind_of(run.sft_dir))
     readers = {
-        "align.objective.self_distill": config.objective.distilled is not None,
+        "align.self_distill": config.distilled is not None,
         "reward.sources: self_contrast": any(source.kind == "self_contrast" for source in run.config.reward.sources),
     }
     for key in (key for key, used in readers.items() if used):

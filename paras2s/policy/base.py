@@ -236,7 +236,7 @@ class Policy(ABC):
         """
         raise PolicyError(
             f"{type(self).__name__} cannot be told a question's style: its prompts have no text; leave out "
-            "align.objective.self_distill, warmup.style_share and the reward source self_contrast"
+            "align.self_distill, warmup.style_share and the reward source self_contrast"
         )
 
     def use_transcript(self) -> None:

@@ -75,10 +75,10 @@ def styles_in_words(run: RunConfig, questions: Sequence[RewardQuestion]) -> list
     Raises:
         ConfigError: the style of a question is not known, or has no words.
     """
-    if run.align.objective.distilled is None:
+    if run.align.distilled is None:
         return []
     if unknown := [question.id for question in questions if question.style is None]:
-        raise ConfigError(f"align.objective.self_distill: the style of question {unknown[0]} is not known")
+        raise ConfigError(f"align.self_distill: the style of question {unknown[0]} is not known")
     return [words_of(question.style or "", run.policy.style_words) for question in questions]
 
 

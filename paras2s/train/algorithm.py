@@ -59,8 +59,8 @@ def check_algorithm(config: AlignConfig) -> None:
         ConfigError: they do not; names the setting.
     """
     name = config.objective.loss_type
-    if load_algorithm(name).pair_term is not None and config.objective.distilled is not None:
-        raise ConfigError(f"align.objective.self_distill: {name} learns from pairs and not from tokens; leave one of them out")
+    if load_algorithm(name).pair_term is not None and config.distilled is not None:
+        raise ConfigError(f"align.self_distill: {name} learns from pairs and not from tokens; leave one of them out")
     if complaint := load_algorithm(name).check(config):
         raise ConfigError(f"align.objective: loss_type {name}: {complaint}")
 

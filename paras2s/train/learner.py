@@ -104,8 +104,8 @@ class Learner:
             PolicyError: too many answers are unscored, sampler and learner have drifted apart, or loss or gradient is not
                 finite; nothing was changed.
         """
-        if self.config.objective.distilled is not None and not styles:
-            raise PolicyError("align.objective.self_distill: the styles of the questions are not given")
+        if self.config.distilled is not None and not styles:
+            raise PolicyError("align.self_distill: the styles of the questions are not given")
         rule, flat_std = rule_of(self.config.objective), self.config.sampling.flat_std
         advantages = advantages_of(rewards, rule, self.source_weights, flat_std)
         count = sum(map(len, rewards))
@@ -176,7 +176,7 @@ class Learner:
         # Before the passes with a gradient, so that the full weights of copy and policy are never in memory together.
         references = self._reference_logps([*batches, *padding], at_once)
         teachers: Sequence[torch.Tensor | None] = [None] * len(batches)
-        if self.config.objective.distilled is not None:
+        if self.config.distilled is not None:
             styled = [replace(batch, prompts=batch.styled) for batch in (*batches, *padding)]
             teachers = self._reference_logps(styled, at_once)[: len(batches)]
 
@@ -261,8 +261,9 @@ class Learner:
             importance = truncated_importance(logp, known.behaviour_logp, known.mask, objective.tis_cap)
         advantages = torch.tensor(batch.advantages, dtype=logp.dtype, device=logp.device)
         logps = known.batch(logp, ref_logp, old_logp)
-        loss_of = OBJECTIVES[objective.loss_type]
-        loss = loss_of(logps, advantages, objective, self.sampling.max_steps, importance, normalizer, teacher_logp)
+        loss_of, distilled = OBJECTIVES[objective.loss_type], self.config.distilled
+        teacher = None if teacher_logp is None or distilled is None else (teacher_logp, distilled)
+        loss = loss_of(logps, advantages, objective, self.sampling.max_steps, importance, normalizer, teacher)
         return _Forward(loss, logp.detach())
 
     def _normalizer(self, tokens: Sequence[TokenBatch]) -> LossNormalizer:
@@ -286,7 +287,7 @@ class Learner:
             raise PolicyError(f"step {self.next_step}: the loss is {loss}; lower align.optimizer.lr")
         result = ObjectiveResult(torch.tensor(loss), tuple(sums[1 : 1 + len(SUMS)]))
         metrics: Metrics = {"loss": loss, **result.metrics}
-        if self.config.objective.distilled is not None:
+        if self.config.distilled is not None:
             metrics["behind_teacher"] = result.behind_teacher
         for number, stream in enumerate(STREAMS):
             apart, tokens = differences[2 * number : 2 * number + 2]

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paras2s.configs.schema.align import ObjectiveConfig, algorithm_names
+from paras2s.configs.schema.align import ObjectiveConfig, SelfDistillConfig, algorithm_names
 from paras2s.train.algorithm import load_algorithm
 from paras2s.train.algorithms.self_distill import towards_teacher
 from paras2s.types import AUDIO, TEXT
+
+Teacher = tuple[Tensor, SelfDistillConfig]
 
 
 @dataclass(frozen=True)
@@ -142,16 +144,16 @@ def grpo_loss(
     max_steps: int,
     importance: Tensor | None = None,
     normalizer: LossNormalizer | None = None,
-    teacher_logp: Tensor | None = None,
+    teacher: Teacher | None = None,
 ) -> ObjectiveResult:
     """Return the loss of a batch with advantages [N]; dr_grpo divides by `max_steps`.
 
     `importance` weighs the policy term where another engine or an older policy sampled: [N], one weight a sequence, or
     [N, M], one a token; a unit of several tokens has their product.
     `normalizer`: the batch is a part of a larger one; the losses of its parts add up to its loss.
-    `teacher_logp` [N, M] are log-probs of the policy that is given the style in words, for self-distillation.
+    `teacher`: log-probs [N, M] of the policy that is given the style in words, and how to learn from them.
     """
-    algorithm, distilled = load_algorithm(objective.loss_type), objective.distilled
+    algorithm, (teacher_logp, distilled) = load_algorithm(objective.loss_type), teacher or (None, None)
     assert algorithm.term is not None
     normalizer = normalizer or loss_normalizer(batch.mask, batch.step_id, batch.stream_id, objective)
     loss = torch.zeros((), dtype=batch.logp.dtype, device=batch.logp.device)
@@ -162,9 +164,6 @@ def grpo_loss(
         ratio = units.log_ratio.exp()
         spread = advantages[:, None].expand_as(ratio)
         values = algorithm.term(ratio, spread, units.logp, objective)
-        if objective.entropy_weight:
-            # The gradient of the entropy is that of the log-prob by minus itself, in expectation.
-            values = values + objective.entropy_weight * units.logp.detach() * ratio
         if distilled is not None:
             values = values + towards_teacher(ratio, units.teacher, distilled)
             behind -= (units.teacher * units.mask).sum().item()
@@ -212,7 +211,7 @@ def pair_loss(
     max_steps: int,
     importance: Tensor | None = None,
     normalizer: LossNormalizer | None = None,
-    teacher_logp: Tensor | None = None,
+    teacher: Teacher | None = None,
 ) -> ObjectiveResult:
     """Return the loss of an algorithm of pairs, averaged over pairs.
 
@@ -232,7 +231,7 @@ def pair_loss(
 
 
 Objective = Callable[
-    [LogProbBatch, Tensor, ObjectiveConfig, int, Tensor | None, LossNormalizer | None, Tensor | None],
+    [LogProbBatch, Tensor, ObjectiveConfig, int, Tensor | None, LossNormalizer | None, Teacher | None],
     ObjectiveResult,
 ]
 # By `loss_type`: all have the same inputs.

@@ -182,14 +182,14 @@ def test_its_share_is_resumed(tmp_path: Path) -> None:
 
 
 def test_named_objectives_lie_beneath_what_is_given() -> None:
-    anchored = ObjectiveConfig(named="anchored", kl_weight=0.1)
+    anchored = ObjectiveConfig.model_validate({"named": "anchored", "kl_weight": 0.1})
     assert (anchored.average, anchored.audio_weight, anchored.kl_weight, anchored.anchor) == (
         "per_stream", 0.0, 0.1, AnchorConfig(weight=3.0),
     )  # fmt: skip
     given = ObjectiveConfig.model_validate({"named": "adaptive", "audio_weight": 0.3, "anchor": {"weight": 2}})
     assert (given.audio_weight, given.anchor) == (0.3, AnchorConfig(weight=2, adaptive=AdaptiveConfig()))
     assert ObjectiveConfig.model_validate(given.model_dump()) == given
-    with pytest.raises(ConfigError, match="named"):
+    with pytest.raises(ConfigError, match=r"no objective is named 'joined'; there are anchored, adaptive"):
         parse_config({"named": "joined"}, "x", ObjectiveConfig)
     with pytest.raises(ConfigError, match="adaptive shares out every update"):
         parse_config({"anchor": {"every": 2, "adaptive": {}}}, "x", ObjectiveConfig)

@@ -421,20 +421,3 @@ def test_dpo_agrees_with_trl(seed: int) -> None:
     (expected,) = torch.autograd.grad(theirs, batch.logp)
     assert ours.item() == pytest.approx(theirs.item(), abs=1e-12)
     torch.testing.assert_close(gradient, expected, atol=1e-12, rtol=0)
-
-
-def test_the_entropy_bonus_moves_towards_a_higher_entropy() -> None:
-    """Over all tokens of a vocabulary of 3, each by its probability: minus the weight times the gradient of the entropy."""
-    scores = wide([0.3, -1.0, 0.5]).requires_grad_()
-    logp, one, zero = scores.log_softmax(0), torch.ones(1, 1).double(), torch.zeros(1, 1, dtype=torch.long)
-    known = logp.detach()
-    objective = objective_of(kl_weight=0.0, entropy_weight=0.2)
-    losses = [
-        grpo_loss(LogProbBatch(*(part[row][None, None] for part in (logp, known, known)), one, zero, zero), wide([0.0]),
-                  objective, 1).loss
-        for row in range(3)
-    ]  # fmt: skip
-    assert torch.stack(losses).tolist() == pytest.approx((0.2 * known).tolist())
-    (found,) = torch.autograd.grad((known.exp() * torch.stack(losses)).sum(), scores)
-    (entropy,) = torch.autograd.grad(-(scores.softmax(0) * scores.log_softmax(0)).sum(), scores)
-    torch.testing.assert_close(found, -0.2 * entropy, atol=1e-12, rtol=0)

@@ -60,11 +60,11 @@ def test_the_expected_gradient_is_the_divergences(divergence: str) -> None:
     known = logp.detach()
     one = torch.ones(4, 1, dtype=torch.float64)
     zero = torch.zeros(4, 1, dtype=torch.long)
-    settings = {"loss_type": "self_distill", "average": "joint", "kl_weight": 0.0, "self_distill": config_of(divergence)}
+    settings = {"loss_type": "self_distill", "average": "joint", "kl_weight": 0.0}
     losses = [
         grpo_loss(
             LogProbBatch(*(part[row][None, None] for part in (logp, known, known)), one[:1], zero[:1], zero[:1]),
-            torch.ones(1), ObjectiveConfig(**settings), 1, teacher_logp=teacher[row].log()[None, None],  # type: ignore[arg-type]
+            torch.ones(1), ObjectiveConfig(**settings), 1, teacher=(teacher[row].log()[None, None], config_of(divergence)),  # type: ignore[arg-type]
         ).loss
         for row in range(4)
     ]  # fmt: skip
@@ -80,14 +80,16 @@ def test_its_loss_by_hand(level: str, loss: float) -> None:
     teacher = logp + torch.tensor([[1.0, -2.0, 0.5, 9.0]])
     mask = torch.tensor([[1.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
     batch = LogProbBatch(logp, logp, logp, mask, torch.tensor([[0, 0, 1, 1]]), torch.zeros(1, 4, dtype=torch.long))
-    settings = {"loss_type": "self_distill", "average": "joint", "ratio_level": level, "self_distill": {"weight": 2.0}}
+    settings = {"loss_type": "self_distill", "average": "joint", "ratio_level": level}
     objective = ObjectiveConfig.model_validate(settings)
-    result = grpo_loss(batch, torch.ones(1), objective, 4, teacher_logp=teacher)
+    result = grpo_loss(batch, torch.ones(1), objective, 4, teacher=(teacher, SelfDistillConfig(weight=2.0)))
     assert result.loss.item() == pytest.approx(2 * loss)
     assert result.behind_teacher == pytest.approx(loss)
     # Beside GRPO, whose own term is minus the advantage.
     both = ObjectiveConfig.model_validate({**settings, "loss_type": "grpo"})
-    assert grpo_loss(batch, torch.tensor([3.0]), both, 4, teacher_logp=teacher).loss.item() == pytest.approx(2 * loss - 3)
+    assert grpo_loss(
+        batch, torch.tensor([3.0]), both, 4, teacher=(teacher, SelfDistillConfig(weight=2.0))
+    ).loss.item() == pytest.approx(2 * loss - 3)
 
 
 def make_learner(**values: Any) -> Learner:
@@ -135,7 +137,7 @@ def test_every_answer_teaches_but_those_without_a_reward() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"loss_type": "dpo", "self_distill": {}}, r"align.objective.self_distill: dpo learns from pairs"),
+        ({"loss_type": "dpo", "self_distill": {}}, r"align.self_distill: dpo learns from pairs"),
         ({"loss_type": "self_distill", "resample": {}}, r"self_distill: sampling.resample replaces groups by their rewards"),
     ],
     ids=["pairs", "resample"],

@@ -125,9 +125,6 @@ NAMED_OBJECTIVES: dict[str, dict[str, Any]] = {
 class ObjectiveConfig(Section):
     """The algorithm and its loss; each key is described beside its formula in train/losses.py."""
 
-    named: Literal["anchored", "adaptive"] | None = Field(
-        None, description="settings by name, beneath those given: text-only policy gradient with anchored speech, or adaptive"
-    )
     loss_type: str = Field("grpo", description="the algorithm: the name of a file in train/algorithms")
     scale_rewards: Literal["group", "none", "sources"] = Field(
         "none", description="group: divide advantages by their std (the paper); sources: each source by its own (GDPO)"
@@ -153,24 +150,17 @@ class ObjectiveConfig(Section):
     kl_weight: float = Field(0.2, ge=0, description="beta, as in the paper")
     kl_form: Literal["sum", "joint"] = Field("sum", description="sum of each token's k3, or k3 of the step's joint log-prob")
     kl_bias_correction: bool = False
-    entropy_weight: float = Field(
-        0.0, ge=0, description="weight of an entropy bonus, estimated from the sampled tokens; 0: off"
-    )
     anchor: AnchorConfig | None = Field(None, description="SFT loss on demonstrations in the same update; null: off")
-    self_distill: SelfDistillConfig | None = Field(
-        None, description="learn from the frozen policy that is given the style in words, beside loss_type; null: off"
-    )
-
-    @property
-    def distilled(self) -> SelfDistillConfig | None:
-        """Self-distillation of an update: as given, or the defaults where it is the algorithm; None: off."""
-        return self.self_distill or (SelfDistillConfig() if self.loss_type == "self_distill" else None)
 
     @model_validator(mode="before")
     @classmethod
     def _with_named(cls, values: Any) -> Any:
-        named = values.get("named") if isinstance(values, dict) else None
-        return merge(NAMED_OBJECTIVES.get(named, {}), values) if isinstance(named, str) else values
+        if not isinstance(values, dict) or "named" not in values:
+            return values
+        given = {key: value for key, value in values.items() if key != "named"}
+        if (named := values["named"]) not in tuple(NAMED_OBJECTIVES):
+            raise ValueError(f"no objective is named {named!r}; there are {', '.join(NAMED_OBJECTIVES)}")
+        return merge(NAMED_OBJECTIVES[named], given)
 
     @field_validator("loss_type")
     @classmethod
@@ -284,6 +274,9 @@ class AlignConfig(Section):
     preferences: PreferencesConfig | None = Field(None, description="learn from a file of preferences; null: sample answers")
     sampling: SamplingConfig = SamplingConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
+    self_distill: SelfDistillConfig | None = Field(
+        None, description="learn from the frozen policy that is given the style in words, beside loss_type; null: off"
+    )
     optimizer: OptimizerConfig = OptimizerConfig()
     workers: WorkersConfig = WorkersConfig()
 
@@ -321,6 +314,11 @@ class AlignConfig(Section):
         if self.preferences is not None and anchor is not None and anchor.adaptive is not None:
             raise ValueError("preferences: an adaptive anchor reads rewards, and there are none; set anchor.adaptive to null")
         return self
+
+    @property
+    def distilled(self) -> SelfDistillConfig | None:
+        """Self-distillation of an update: as given, or the defaults where it is the algorithm; None: off."""
+        return self.self_distill or (SelfDistillConfig() if self.objective.loss_type == "self_distill" else None)
 
     def evaluates_after(self, step: int) -> bool:
         """Return whether validation queries are sampled after this step."""

@@ -1,7 +1,7 @@
 """Self-distillation: the policy, which only hears, learns from itself, frozen and told the question's style in words.
 
 Both score the student's own samples, token by token (on-policy distillation; ParaBridge, arXiv 2606.10581). No reward is read:
-alone it is the algorithm, and `align.objective.self_distill` adds it to another. A divergence's gradient is estimated
+alone it is the algorithm, and `align.self_distill` adds it to another. A divergence's gradient is estimated
 from the sampled tokens, the expectation of `signal` times the gradient of the student's log-prob; ParaBridge sums over the
 whole vocabulary, which has less noise and which no policy's contract offers.
 """
