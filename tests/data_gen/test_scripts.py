@@ -21,6 +21,7 @@ from paras2s.data_gen.scripted.scripts import (
     load_cascade,
     load_contrasts,
     load_families,
+    load_prompts,
     take_balanced,
 )
 from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES
@@ -87,6 +88,43 @@ def test_test_scripts_are_no_rewordings(role: str) -> None:
         assert not near, f"{contrast.text!r} is nearly {near}"
 
 
+def test_there_are_thousands_of_prompts_and_none_is_a_script() -> None:
+    prompts = load_prompts()
+    assert len(prompts) >= 3000
+    assert min(Counter(prompt.category for prompt in prompts).values()) >= 700
+    words = [normalise_words(contrast.text) for contrast in (*prompts, *load_contrasts())]
+    assert len(set(words)) == len(words)
+    assert len({contrast.id for contrast in (*prompts, *load_contrasts())}) == len(words)
+    assert max(len(text.split()) for text in words[: len(prompts)]) <= 13
+    assert not any("{" in prompt.text for prompt in prompts)
+
+
+def test_no_prompt_is_nearly_a_validation_or_test_question() -> None:
+    """No prompt has a held-out topic, or shares three words in five with a held-out question of its category."""
+    for category in CATEGORIES:
+        topics = TEST_TOPICS[category] | VALIDATION_TOPICS[category]
+        own = [prompt for prompt in load_prompts() if prompt.category == category]
+        assert not topics & {prompt.topic for prompt in own}
+        held_out = [
+            frozenset(normalise_words(c.text).split()) for c in load_contrasts() if c.topic in topics and c.category == category
+        ]
+        for prompt in own:
+            words = frozenset(normalise_words(prompt.text).split())
+            assert max(len(words & other) / len(words | other) for other in held_out) < 0.6, prompt.text
+
+
+def test_prompts_are_drawn_when_the_scripts_are_used_up() -> None:
+    """98 training scripts a category: 20 and 40 are labelled, 38 are left for reinforcement, and the 62 others are prompts."""
+    more = assign_roles(load_contrasts(), DataConfig(rl_contrasts=100), seed=0)
+    for role in ("demonstration", "preference", "validation", "test"):
+        assert more[role] == ROLES[role]
+    for category in CATEGORIES:
+        own = [contrast.id for contrast in more["rl"] if contrast.category == category]
+        assert own[:38] == [contrast.id for contrast in ROLES["rl"] if contrast.category == category]
+        assert len(set(own)) == 100
+        assert set(own[38:]) < ids(list(load_prompts()))
+
+
 def test_every_style_has_answers_in_a_known_tone() -> None:
     families = load_families()
     assert families.keys() == USER_STYLES.keys()
@@ -137,10 +175,10 @@ def test_counts_by_hand() -> None:
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
-        ({"rl_contrasts": 39}, r"98 training, 14 validation and 28 test scripts, 99, 8 and 12 are requested; lower data\.\*"),
-        ({"preference_contrasts": 41}, "99, 8 and 12 are requested"),
-        ({"test_contrasts": 21}, "98, 8 and 21 are requested"),
-        ({"validation_contrasts": 11}, "98, 11 and 12 are requested"),
+        ({"rl_contrasts": 765}, r"with the prompts of reinforcement 822 and 825; lower data\.\*"),
+        ({"preference_contrasts": 79}, "98 training, 14 validation and 28 test scripts, 99, 8 and 12 are requested"),
+        ({"test_contrasts": 21}, "60, 8 and 21 are requested"),
+        ({"validation_contrasts": 11}, "60, 11 and 12 are requested"),
     ],
 )
 def test_requesting_too_much_is_refused(values: dict[str, int], complaint: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,6 +82,31 @@ def load_contrasts() -> tuple[Contrast, ...]:
 
 
 @functools.lru_cache(maxsize=1)
+def load_prompts() -> tuple[Contrast, ...]:
+    """Load the sentences for reinforcement alone: each template of prompts.yaml with every combination of its phrases.
+
+    Raises:
+        DataError: an unknown style, a slot without phrases, or a topic of the validation or test questions.
+    """
+    contrasts: list[Contrast] = []
+    for category, entries in _read("prompts.yaml").items():
+        held_out = TEST_TOPICS[category] | VALIDATION_TOPICS[category]
+        texts: list[tuple[dict[str, Any], str]] = []
+        for number, entry in enumerate(entries):
+            styles, slots = entry["styles"], [key for key in entry if key not in ("topic", "styles", "say")]
+            if len(set(styles)) != 2 or not set(styles) <= USER_STYLES.keys() or entry["topic"] in held_out:
+                raise DataError(f"prompts.yaml, {category}, entry {number}: styles {styles} or topic {entry['topic']!r}")
+            for phrases in itertools.product(*(entry[slot] for slot in slots)):
+                text = entry["say"].format(**dict(zip(slots, phrases, strict=True)))
+                texts.append((entry, text[0].upper() + text[1:]))
+        contrasts += [
+            Contrast(f"{category}p{number:04d}", category, entry["topic"], text, tuple(entry["styles"]))
+            for number, (entry, text) in enumerate(texts)
+        ]
+    return tuple(contrasts)
+
+
+@functools.lru_cache(maxsize=1)
 def load_families() -> dict[str, Family]:
     """Load the answer families by style."""
     families = {}
@@ -121,7 +147,8 @@ def take_balanced(contrasts: list[Contrast], count: int) -> list[Contrast]:
 def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -> dict[Role, list[Contrast]]:
     """Assign contrasts to roles, equally many a category; a topic of the test or validation set has that role only.
 
-    No contrast has two roles: RL prompts are not among the labelled contrasts that the reward model learned from.
+    No contrast has two roles: RL prompts are not among the labelled contrasts that the reward model learned from. Where a
+    category's scripts are used up, its other RL prompts are drawn from prompts.yaml.
 
     Raises:
         ConfigError: more contrasts are requested than there are scripts.
@@ -135,18 +162,21 @@ def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -
         train = _shuffled([c for c in own if c.topic not in held_out], rng)
         test = _shuffled([c for c in own if c.topic in TEST_TOPICS[category]], rng)
         validation = _shuffled([c for c in own if c.topic in VALIDATION_TOPICS[category]], rng)
-        requested = (sum(counts), config.validation_contrasts, config.test_contrasts)
-        available = (len(train), len(validation), len(test))
+        prompts = _shuffled([prompt for prompt in load_prompts() if prompt.category == category], rng)
+        requested = (sum(counts[:2]), sum(counts), config.validation_contrasts, config.test_contrasts)
+        available = (len(train), len(train) + len(prompts), len(validation), len(test))
         if any(a > b for a, b in zip(requested, available, strict=True)):
             raise ConfigError(
-                f"data: {category} has {available[0]} training, {available[1]} validation and {available[2]} test scripts, "
-                f"{requested[0]}, {requested[1]} and {requested[2]} are requested; lower data.*_contrasts"
+                f"data: {category} has {available[0]} training, {available[2]} validation and {available[3]} test scripts, "
+                f"{requested[0]}, {requested[2]} and {requested[3]} are requested; with the prompts of reinforcement "
+                f"{available[1]} and {requested[1]}; lower data.*_contrasts"
             )
         roles["test"] += take_balanced(test, config.test_contrasts)
         roles["validation"] += take_balanced(validation, config.validation_contrasts)
         roles["demonstration"] += take_balanced(train, config.demonstration_contrasts)
         roles["preference"] += take_balanced(train, config.preference_contrasts)
-        roles["rl"] += take_balanced(train, config.rl_contrasts)
+        own_rl = take_balanced(train, min(config.rl_contrasts, len(train)))
+        roles["rl"] += own_rl + take_balanced(prompts, config.rl_contrasts - len(own_rl))
     return roles
 
 
