@@ -45,7 +45,7 @@ class DataConfig(Section):
     demonstration_contrasts: int = Field(20, ge=1, description="contrasts per category to demonstrate; 20 x 4 = 80")
     preference_contrasts: int = Field(40, ge=1, description="contrasts per category whose labels train the reward model")
     rl_contrasts: int = Field(
-        38, ge=1, description="contrasts per category for RL prompts, in no other role; beyond 98 less the labelled: prompts.yaml"
+        38, ge=1, description="contrasts per category for RL prompts, in no other role; more than the scripts: of prompts.yaml"
     )
     validation_contrasts: int = Field(
         8, ge=1, description="contrasts per category, of held-out topics and speakers, for settings"
