@@ -67,6 +67,9 @@ def next_rl_share(config: AdaptiveConfig, rewards: Sequence[Sequence[Reward | Un
             # A sigmoid that no reward makes overflow.
             gate = 0.5 * (1.0 + math.tanh(config.slope * (max(values) - config.threshold) / 2))
             shares.append(config.largest * gate * min(float(np.var(values)) / LARGEST_VARIANCE, 1.0))
+    if not shares:
+        # No group has a reward, so no policy gradient either.
+        return before or 0.0
     share = float(np.mean(shares))
     return share if before is None else (1 - config.smoothing) * share + config.smoothing * before
 

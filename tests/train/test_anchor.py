@@ -147,8 +147,11 @@ def groups_of(*rows: list[float | None]) -> list[list[Reward | Unscored]]:
         # Smoothed: a tenth of the new value (the variance of 16 counts as 4) and nine tenths of the old one.
         ([[11, 3]], 0.5, 0.1 * 0.8 + 0.9 * 0.5),
         ([[1, 1]], 0.5, 0.45),
+        # Without any reward the last share stays.
+        ([[None, None]], 0.5, 0.5),
+        ([[None, None]], None, 0.0),
     ],
-    ids=["one group", "several", "smoothed", "nothing to learn"],
+    ids=["one group", "several", "smoothed", "nothing to learn", "no reward", "no reward at first"],
 )
 def test_the_share_of_the_policy_gradient_by_hand(rows: Any, before: float | None, share: float) -> None:
     assert next_rl_share(AdaptiveConfig(), groups_of(*rows), before) == pytest.approx(share, abs=1e-12)
