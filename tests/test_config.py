@@ -246,10 +246,9 @@ def test_a_dump_holds_every_key() -> None:
 
 
 def test_a_section_has_few_keys_of_its_own() -> None:
-    """57 flat keys of `align` were what nobody could read; the objective has the most of its own."""
-    for section in (AlignConfig, SamplingConfig, OptimizerConfig, WorkersConfig):
+    """57 flat keys of `align` were what nobody could read."""
+    for section in (AlignConfig, SamplingConfig, ObjectiveConfig, OptimizerConfig, WorkersConfig):
         assert len(section.model_fields) <= 16
-    assert len(ObjectiveConfig.model_fields) <= 19
 
 
 @pytest.mark.parametrize(
