@@ -182,7 +182,7 @@ class Run:
         """
         tracker.check(self.say)
         # The kept answers are what a refresh of the reward model learns from.
-        shaping = () if self.config.distill.refresh_every is None else ("align.keep_rollouts_every",)
+        shaping = () if not self.config.refreshes else ("align.keep_rollouts_every",)
         claim_folder(self.folder, dump_config(self.config), [key for key in MAY_CHANGE if key not in shaping], wait)
         if not (self.folder / ORIGIN).is_file():
             write_json(self.folder / ORIGIN, {"version": __version__, "commit": source_commit(), "machine": describe_machine()})

@@ -310,13 +310,16 @@ def test_overrides_are_laid_over_the_file(tmp_path: Path) -> None:
         ("", {"alien.steps": 3}, "alien: unknown key"),
         ("seed: 3", {"seed.deep": 3}, r"seed\.deep: 'seed' is a value, not a section"),
         ("[1]", {"align.steps": 3}, "expected a mapping of sections, got list"),
-        ("align:", {"align.steps": 3}, "align"),
     ],
 )
 def test_a_wrong_override_is_named(tmp_path: Path, text: str, overrides: dict[str, int], named: str) -> None:
     with pytest.raises(ConfigError, match=named) as caught:
         load_config(write(tmp_path, text), overrides)
     assert "\n" not in str(caught.value)
+
+
+def test_an_override_makes_a_section_that_is_null(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, "align:"), {"align.steps": 3}).align.steps == 3
 
 
 def test_configs_are_frozen() -> None:

@@ -156,7 +156,7 @@ def _has_new_scores(run: Run, teacher: Teacher) -> bool:
 
 def _lacks_learned(run: Run) -> bool:
     """Return whether the reward model will be trained again on more answers but its own are not stored."""
-    lacks = run.config.distill.refresh_every is not None and not (run.reward_dir / LEARNED_FILE).is_file()
+    lacks = bool(run.config.refreshes) and not (run.reward_dir / LEARNED_FILE).is_file()
     if lacks:
         run.say("  an earlier version stored the reward model without its training answers: it is trained again")
     return lacks

@@ -69,7 +69,7 @@ def open_refresher(run: Run, dataset: Dataset, prompts: Sequence[Query]) -> Rewa
         ConfigError: a prompt's label is not in the ledger. DataError: what the reward model learned from is not stored.
         PolicyError: the sound of the policy's answers cannot be made again.
     """
-    if run.config.distill.refresh_every is None:
+    if not run.config.refreshes:
         return None
     ledger = ledger_of_prompts(dataset.candidates)
     if unknown := [query.id for query in prompts if query.id not in ledger]:

@@ -56,7 +56,6 @@ def run_in(folder: Path, **sections: Any) -> Run:
         ({"distill": {"refresh_every": 0}}, "greater than or equal to 1"),
         ({"reward": {"sources": [{"kind": "rubric"}]}}, "no source of kind reward_model"),
         ({"distill": {"refresh_every": 15}}, r"a multiple of align.checkpoint_every \(10\)"),
-        ({"distill": {"refresh_every": 90}, "align": {"steps": 90}}, "align.steps is 90; lower it"),
         ({"align": {"keep_rollouts_every": 0}}, "set align.keep_rollouts_every to 1, at most to 10"),
         ({"align": {"keep_rollouts_every": 11}}, "set align.keep_rollouts_every to 1, at most to 10"),
     ],
@@ -72,7 +71,8 @@ def test_other_sources_go_on_beside_the_reward_model() -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "steps", "expected"), [(None, 90, []), (30, 90, [30, 60]), (30, 91, [30, 60, 90]), (40, 90, [40, 80])]
+    ("every", "steps", "expected"),
+    [(None, 90, []), (30, 90, [30, 60]), (30, 91, [30, 60, 90]), (40, 90, [40, 80]), (90, 90, []), (90, 3, [])],
 )
 def test_the_reward_model_is_refreshed_before_the_last_step_and_not_behind_it(
     every: int | None, steps: int, expected: list[int]

@@ -284,10 +284,8 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _refreshes_find_what_they_need(self) -> RunConfig:
         every, align = self.distill.refresh_every, self.align
-        if every is None:
+        if every is None or not self.refreshes:
             return self
-        if align.preferences is not None:
-            raise ValueError("distill.refresh_every: align.preferences samples no answers to learn from; leave it out")
         if all(source.kind != "reward_model" for source in self.reward.sources):
             raise ValueError("distill.refresh_every: the reward has no source of kind reward_model; add one, or leave it out")
         if every % align.checkpoint_every:
@@ -295,8 +293,6 @@ class RunConfig(Section):
                 f"distill.refresh_every {every}: alignment continues from a checkpoint afterwards; make it a multiple of "
                 f"align.checkpoint_every ({align.checkpoint_every})"
             )
-        if not self.refreshes:
-            raise ValueError(f"distill.refresh_every {every}: align.steps is {align.steps}; lower it, or leave it out")
         if not 0 < align.keep_rollouts_every <= every:
             raise ValueError(
                 f"distill.refresh_every {every}: the teacher scores answers that the run keeps, and too few are kept; set "
@@ -306,9 +302,9 @@ class RunConfig(Section):
 
     @property
     def refreshes(self) -> range:
-        """Numbers of updates after which the reward model is trained again; none after the last step."""
+        """Numbers of updates after which the reward model is trained again; none after the last step, or for preferences."""
         every = self.distill.refresh_every
-        return range(every, self.align.steps, every) if every else range(0)
+        return range(every, self.align.steps, every) if every and self.align.preferences is None else range(0)
 
     @property
     def refresh_answers(self) -> int:
