@@ -54,7 +54,6 @@ def run_in(folder: Path, **sections: Any) -> Run:
         ({"distill": {"refresh_every": 10, "omni": {}}}, "the small reward model again and not distill.omni"),
         ({"distill": {"refresh_answers": 64}}, "refresh_answers belongs to refresh_every"),
         ({"distill": {"refresh_every": 0}}, "greater than or equal to 1"),
-        ({"reward": {"sources": [{"kind": "rubric"}]}}, "no source of kind reward_model"),
         ({"distill": {"refresh_every": 15}}, r"a multiple of align.checkpoint_every \(10\)"),
         ({"align": {"keep_rollouts_every": 0}}, "set align.keep_rollouts_every to 1, at most to 10"),
         ({"align": {"keep_rollouts_every": 11}}, "set align.keep_rollouts_every to 1, at most to 10"),
@@ -63,6 +62,11 @@ def run_in(folder: Path, **sections: Any) -> Run:
 def test_settings_that_a_refresh_cannot_work_with_are_refused(sections: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         changed(**sections)
+
+
+def test_nothing_is_refreshed_where_no_reward_model_pays() -> None:
+    assert not changed(reward={"sources": [{"kind": "rubric"}]}).refreshes
+    assert not changed(align={"preferences": {"file": "pairs.jsonl"}}).refreshes
 
 
 def test_other_sources_go_on_beside_the_reward_model() -> None:

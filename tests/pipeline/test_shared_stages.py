@@ -28,7 +28,7 @@ def ablation(tmp_path: Path, *rows: AblationRow) -> AblationConfig:
         ("reward.sources", [{"kind": "rubric"}], {"data", "sft", "reward"}),
         ("distill.steps", 5, {"data", "sft"}),
         # What is trained again lies in the row's own folder.
-        ("distill.refresh_every", 20, {"data", "sft", "reward"}),
+        ("distill.refresh_every", 120, {"data", "sft", "reward"}),
         ("warmup.steps", 5, {"data"}),
         ("policy.hidden_size", 64, {"data"}),
         ("data.test_contrasts", 1, set()),

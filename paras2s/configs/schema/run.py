@@ -286,8 +286,6 @@ class RunConfig(Section):
         every, align = self.distill.refresh_every, self.align
         if every is None or not self.refreshes:
             return self
-        if all(source.kind != "reward_model" for source in self.reward.sources):
-            raise ValueError("distill.refresh_every: the reward has no source of kind reward_model; add one, or leave it out")
         if every % align.checkpoint_every:
             raise ValueError(
                 f"distill.refresh_every {every}: alignment continues from a checkpoint afterwards; make it a multiple of "
@@ -302,9 +300,13 @@ class RunConfig(Section):
 
     @property
     def refreshes(self) -> range:
-        """Numbers of updates after which the reward model is trained again; none after the last step, or for preferences."""
-        every = self.distill.refresh_every
-        return range(every, self.align.steps, every) if every and self.align.preferences is None else range(0)
+        """Numbers of updates after which the reward model is trained again; none after the last step.
+
+        None either where no reward model pays: with other sources, or preferences.
+        """
+        every, align = self.distill.refresh_every, self.align
+        paid = align.preferences is None and any(source.kind == "reward_model" for source in self.reward.sources)
+        return range(every, align.steps, every) if every and paid else range(0)
 
     @property
     def refresh_answers(self) -> int:
