@@ -72,19 +72,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+def listening() -> set[tuple[str, int]]:
+    """Addresses and ports on which this process and its children listen."""
+    here = psutil.Process()
+    sockets = [socket for process in (here, *here.children(recursive=True)) for socket in process.net_connections("inet")]
+    return {(socket.laddr.ip, socket.laddr.port) for socket in sockets if socket.status == psutil.CONN_LISTEN}
+
+
 @pytest.fixture(scope="module", autouse=True)
-def _ray() -> Iterator[None]:
+def others() -> Iterator[set[tuple[str, int]]]:
+    """What earlier tests left open, as a process group of torch does."""
+    before = listening()
     start_ray(None)
     # A second call joins what is there.
     start_ray(None)
-    yield
+    yield before
     ray.shutdown()
 
 
-def test_nothing_of_ray_listens_but_on_the_loopback_address() -> None:
-    here = psutil.Process()
-    sockets = [socket for process in (here, *here.children(recursive=True)) for socket in process.net_connections("inet")]
-    addresses = {socket.laddr.ip for socket in sockets if socket.status == psutil.CONN_LISTEN}
+def test_nothing_of_ray_listens_but_on_the_loopback_address(others: set[tuple[str, int]]) -> None:
+    addresses = {address for address, _ in listening() - others}
     assert addresses
     assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
 
