@@ -246,14 +246,15 @@ def test_a_verdict_for_people_and_as_json(tmp_path):
 
 def test_blueprints_over_workers_and_over_ray_are_those_of_one_process(tmp_path):
     clips = sorted(LIBRISPEECH.glob("*.flac"))
-    (tmp_path / "broken.wav").write_text("no sound")
-    words = ("blueprint", *clips, "broken.wav", "--extractors", "pitch,loudness", "--no-cache")
+    broken = tmp_path / "broken.wav"
+    broken.write_text("no sound")
+    words = ("blueprint", *clips, broken, "--extractors", "pitch,loudness", "--no-cache")
     ways = ((), ("--workers", "2"), ("--ray",))
     alone, workers, spread = (paras2s(*words, *more, cwd=tmp_path, status=2) for more in ways)
     assert json.loads(alone.stdout) == json.loads(spread.stdout)
     assert alone.stdout == workers.stdout
-    assert "1 of 5 clips could not be read: broken.wav" in alone.stderr
-    assert "cannot be decoded" in json.loads(alone.stdout)["broken.wav"]["error"]
+    assert f"1 of 5 clips could not be read: {broken}" in alone.stderr
+    assert "cannot be decoded" in json.loads(alone.stdout)[str(broken)]["error"]
 
 
 PLACES = [(".", "a folder"), ("/dev/zero", "not a regular file"), ("no.wav", "no such file")]
