@@ -123,18 +123,21 @@ class JudgeThread:
 
     def _run(self) -> None:
         while True:
-            jobs = [self._jobs.get()]
-            while sum(job.size for job in jobs) < self.batch_size and not self._jobs.empty():
-                jobs.append(self._jobs.get())
+            taken = [self._jobs.get()]
+            while sum(job.size for job in taken) < self.batch_size and not self._jobs.empty():
+                taken.append(self._jobs.get())
+            # From here on nobody can cancel a job, whose end would else be that of the others in its batch.
+            jobs = [job for job in taken if job.done.set_running_or_notify_cancel()]
             try:
                 self._judge(jobs)
             except Exception as error:
+                # Whatever a judge of the user's own raises is the answer to these requests; the server goes on.
                 log.warning("%s: %s", type(error).__name__, one_line(error))
                 for job in jobs:
                     if not job.done.done():
                         job.done.set_exception(error)
             with self._lock:
-                self.waiting -= sum(job.size for job in jobs)
+                self.waiting -= sum(job.size for job in taken)
 
     def _judge(self, jobs: Sequence[_Job]) -> None:
         started = time.perf_counter()

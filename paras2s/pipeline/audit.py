@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -201,12 +202,14 @@ def _audit_source(
         other = [Group(group.question, group.answers[::-1]) for group in groups] if pairwise else []
         _announce(run, *_bill(judge, [*groups, *other], pairwise))
         started = time.perf_counter()
-        scores = [[_value(reward) for reward in row] for row in reward.score([*groups, *other])]
+        scores = reward.score([*groups, *other])
         seconds = (time.perf_counter() - started) / max(1, 2 * len(scores))
         orders = [scores[: len(groups)], [row[::-1] for row in scores[len(groups) :]]]
         both = [[_mean(values) for values in zip(*sides, strict=True)] for sides in zip(*filter(None, orders), strict=True)]
         judged = [
-            replace(row, score=score, unscored=None, fitting=score >= GOOD_FROM) if score is not None else row
+            replace(row, unscored=score.reason)
+            if isinstance(score, Unscored)
+            else replace(row, score=score, unscored=None, fitting=score >= GOOD_FROM)
             for system, side in ((TOPLINE, 0), (BAD, 1))
             for row, score in zip(rows[system], [pair[side] for pair in both], strict=True)
         ]
@@ -214,7 +217,7 @@ def _audit_source(
         audit = _of_rows(name, dataset, judged, Interval(seconds), usd)
         if not other:
             return audit
-        first, second = ([points_of(*row) for row in order] for order in orders)
+        first, second = ([points_of(*map(_value, row)) for row in order] for order in orders)
         other_first = [None if points is None else 1 - points for points in second]
         return replace(audit, position=position_of(first, other_first, [row.contrast_id for row in rows[TOPLINE]]))
 
@@ -236,9 +239,10 @@ def _value(reward: Reward | Unscored) -> float | None:
     return reward.value if isinstance(reward, Reward) else None
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
+def _mean(rewards: Sequence[Reward | Unscored]) -> float | Unscored:
+    """Return the mean of an answer's rewards in both orders, or why one of them is missing."""
+    missing = [reward for reward in rewards if isinstance(reward, Unscored)]
+    return missing[0] if missing else fmean(reward.value for reward in rewards if isinstance(reward, Reward))
 
 
 # The reward model, on answers kept out of its training.

@@ -16,13 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from paras2s.errors import PolicyError, one_line
-from paras2s.utils.io import read_json, reading, write_bytes, write_json
+from paras2s.utils.io import read_json, reading, sample_digest, write_bytes, write_json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 Shapes = Mapping[str, tuple[int, ...]]
 _SHOWN = 10
-_PLACES, _SAMPLE_BYTES = 16, 2**16
 
 
 def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -76,17 +75,6 @@ def fingerprint(folder: Path) -> str | None:
     except PolicyError:
         return None
     return hashlib.sha256(b"".join(map(sample_digest, files))).hexdigest()[:32]
-
-
-def sample_digest(path: Path) -> bytes:
-    """Return a hash of a file's size, its beginning, and 16 places in it; of a small file all of it."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(size.to_bytes(8, "little"))
-    with path.open("rb") as file:
-        for part in range(_PLACES + 1):
-            file.seek(max(0, size - _SAMPLE_BYTES) * part // _PLACES)
-            digest.update(file.read(_SAMPLE_BYTES))
-    return digest.digest()
 
 
 @contextlib.contextmanager

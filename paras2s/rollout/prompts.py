@@ -22,10 +22,9 @@ from paras2s import __version__
 from paras2s.policy.base import Policy
 from paras2s.policy.components import POINTERS
 from paras2s.policy.types import ClipStore, Prompt
-from paras2s.policy.weights import sample_digest
 from paras2s.types import Query
 from paras2s.utils.cache import key_of
-from paras2s.utils.io import read_json, reading, write_bytes
+from paras2s.utils.io import read_json, reading, sample_digest, write_bytes
 
 FOLDER = "prompts"
 # Queries of one call to a worker.

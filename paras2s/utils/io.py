@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import errno
+import hashlib
 import io
 import json
 import math
@@ -20,6 +21,8 @@ from paras2s.utils.suggest import nearest_file
 
 # More digits than any count, size or seed has: such a number overflows in whatever computes with it.
 MOST_DIGITS = 20
+# Of a large file as many samples of this size are hashed.
+_PLACES, _SAMPLE_BYTES = 16, 2**16
 
 
 def path_inside(folder: Path, name: str) -> Path | None:
@@ -272,3 +275,14 @@ def drop_steps_from(path: Path, step: int) -> None:
     """Forget the rows of a log from this step on; they are about to be done again."""
     if path.is_file():
         write_jsonl(path, [row for row in read_jsonl(path) if row["step"] < step])
+
+
+def sample_digest(path: Path) -> bytes:
+    """Return a hash of a file's size, its beginning, and 16 places in it; of a small file all of it."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(size.to_bytes(8, "little"))
+    with path.open("rb") as file:
+        for part in range(_PLACES + 1):
+            file.seek(max(0, size - _SAMPLE_BYTES) * part // _PLACES)
+            digest.update(file.read(_SAMPLE_BYTES))
+    return digest.digest()

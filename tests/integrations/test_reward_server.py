@@ -178,6 +178,28 @@ def test_requests_that_wait_are_judged_together() -> None:
     assert judge.batches == [1, 3]
 
 
+def test_a_request_that_is_given_up_does_not_end_those_of_its_batch() -> None:
+    judge, entered, go_on = Words(), threading.Event(), threading.Event()
+    score_batch = judge.score_batch
+
+    def slow(exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
+        entered.set()
+        go_on.wait(30)
+        return score_batch(exchanges)
+
+    judge.score_batch = slow  # type: ignore[method-assign]
+    judging = JudgeThread(JudgeScorer(judge), None, 64)
+    group = Group(RewardQuestion("q", None, "hello"), (GivenAnswer(0, "a"),))
+    first = judging.submit([group])
+    entered.wait(30)
+    given_up, patient = judging.submit([group]), judging.submit([group])
+    assert given_up.cancel()
+    assert not first.cancel()
+    go_on.set()
+    assert [one.result(30)[0].score for one in (first, patient)] == [1.0, 1.0]
+    assert judge.batches == [1, 1]
+
+
 def test_what_one_request_holds_does_not_spoil_another() -> None:
     client = client_of(Words())
     scores = client.post("/score", json=body("one", "refuse", "one two")).json()["scores"]

@@ -190,9 +190,10 @@ class Source:
     def __init__(self, setup: Any) -> None:
         self.sources = [SimpleNamespace()]
 
-    def score(self, groups: Any) -> list[list[Reward]]:
+    def score(self, groups: Any) -> list[list[Reward | Unscored]]:
         Source.groups += len(groups)
-        return [[Reward(value, {}) for value in Source.rule(group)] for group in groups]
+        return [[Unscored(*value) if isinstance(value, tuple) else Reward(value, {}) for value in Source.rule(group)]
+                for group in groups]  # fmt: skip
 
 
 def first_wins(group: Any) -> list[float]:
@@ -227,6 +228,19 @@ def test_a_source_that_judges_is_audited_and_one_that_compares_in_both_orders(
     if kind == "pairwise":
         assert kept[kind]["position"]["first"]["value"] == (1.0 if rule is first_wins else 0.5)
         assert kept[kind]["position"]["consistent"]["value"] == (0.0 if rule is first_wins else 1.0)
+
+
+@pytest.mark.parametrize("kind", ["llm", "pairwise"])
+def test_why_a_source_scores_nothing_is_said(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "CompositeReward", Source)
+    monkeypatch.setattr(Source, "rule", staticmethod(lambda group: [("j", "the reply is cut off"), 1.0]))
+    run = open_run(tmp_path, anyway=True, reward=RewardConfig(sources=(RewardSourceConfig(kind=kind),)))
+    audit.audit_rewards(run, dataset(tmp_path), lambda given: [SimpleNamespace(style=query.style) for query in given])  # type: ignore[arg-type,misc]
+    found = run_audits(run.folder)[kind]
+    # In both orders every answer is once the first, and so has no score.
+    missing = {"llm": 2, "pairwise": 4}[kind] * ENOUGH
+    assert found["unscored"] == {"the reply is cut off": missing}
+    assert found["n_scored"] == 4 * ENOUGH - missing
 
 
 def test_an_align_of_an_earlier_run_audits_its_reward_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

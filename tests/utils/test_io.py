@@ -135,3 +135,16 @@ def test_a_users_rows_may_come_from_windows_and_the_last_needs_no_line_break(tmp
         list(io.read_rows(path))
     # The end of our own log may be cut off by a kill.
     assert list(io.read_jsonl(path)) == [{"a": 1}]
+
+
+def test_samples_tell_large_files_apart_whose_ends_are_equal(tmp_path: Path) -> None:
+    """As a checkpoint whose first and last tensors are frozen: 4 MiB, of which the ends are no more than 1 MiB."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    ends, size = bytes(2**20), 2**21
+    first.write_bytes(ends + bytes(size) + ends)
+    second.write_bytes(ends + b"1" * size + ends)
+    assert io.sample_digest(first) != io.sample_digest(second)
+    second.write_bytes(first.read_bytes())
+    assert io.sample_digest(first) == io.sample_digest(second)
+    second.write_bytes(first.read_bytes() + b"\0")
+    assert io.sample_digest(first) != io.sample_digest(second)

@@ -10,10 +10,10 @@ from typing import Any
 
 from paras2s.configs.schema.judges import ContrastConfig
 from paras2s.errors import ConfigError, one_line
+from paras2s.utils.io import sample_digest
 
-# Files of weights, and how much of each end of one is hashed: enough to tell two models apart.
+# Files of weights.
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
-HASHED_BYTES = 1 << 20
 
 
 class LocalLikelihoods:
@@ -91,14 +91,9 @@ class LocalLikelihoods:
 
 
 def fingerprint_of(model: Path) -> str:
-    """Return a hash of a model's files: their names, sizes, and the ends of their weights."""
+    """Return a hash of a model's files: their names, and samples of each."""
     files = [model] if model.is_file() else sorted(path for pattern in (*WEIGHTS, "*.json") for path in model.glob(pattern))
     digest = hashlib.sha256()
     for path in files:
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(HASHED_BYTES))
-            file.seek(max(0, size - HASHED_BYTES))
-            digest.update(file.read())
+        digest.update(path.name.encode() + sample_digest(path))
     return digest.hexdigest()[:12]

@@ -27,11 +27,11 @@ from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progres
 from paras2s.reward.judges.votes import prefer
 from paras2s.reward.reward_model.omni import AUDIO, AUDIO_BOS, AUDIO_EOS, RATE_HZ, audio_tokens, mel_extractor, mel_features
 from paras2s.types import Unscored, Verdict
+from paras2s.utils.io import sample_digest
 
 PROMPT = resources.files("paras2s.reward").joinpath("prompts/sdiareward.md").read_text(encoding="utf-8")
 START, END = "<|im_start|>", "<|im_end|>"
 LOWEST, HIGHEST = 1.0, 5.0
-_SAMPLE_BYTES = 2**20
 # transformers 4 wrote the thinker's parts under these names, and 5 renames them for its own class alone.
 _RENAMED = {
     r"^audio_tower": "model.audio_tower",
@@ -93,8 +93,7 @@ class SDiaRewardJudge(Judge):
         self.prompt_hash = hashlib.sha256(PROMPT.encode()).hexdigest()[:16]
         digest = hashlib.sha256(json.dumps([self.fit, max_audio_s]).encode())
         for file in sorted(self.weights.glob("*.safetensors")):
-            with file.open("rb") as held:
-                digest.update(f"{file.name} {file.stat().st_size}".encode() + held.read(_SAMPLE_BYTES))
+            digest.update(file.name.encode() + sample_digest(file))
         self.version = digest.hexdigest()[:12]
 
     # -- the network --------------------------------------------------------------------------------------------------
