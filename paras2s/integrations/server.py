@@ -126,7 +126,7 @@ class JudgeThread:
             taken = [self._jobs.get()]
             while sum(job.size for job in taken) < self.batch_size and not self._jobs.empty():
                 taken.append(self._jobs.get())
-            # From here on nobody can cancel a job, whose end would else be that of the others in its batch.
+            # A job that is running cannot be cancelled; else the others of its batch would fail with it.
             jobs = [job for job in taken if job.done.set_running_or_notify_cancel()]
             try:
                 self._judge(jobs)

@@ -164,12 +164,12 @@ def _recorded(
 def audit_rewards(run: Run, dataset: Dataset, questions: Callable[[Sequence[Query]], Rows[RewardQuestion]]) -> None:
     """Audit the reward model and each source of the run's reward that judges; refuse what is at chance in a style.
 
-    `questions` makes what a reward may know of queries.
+    Nothing is audited where recorded preferences are learned from: no reward pays. `questions` makes what a reward may know of queries.
 
     Raises:
         JudgeError: a source is. BudgetError: a judge's budget ended; replies are cached.
     """
-    for source in run.config.reward.sources:
+    for source in run.config.reward.sources if run.config.align.preferences is None else ():
         if source.kind == RewardModel.name:
             if (record := reward_model_record(run, dataset)) is not None:
                 keep_audit(run, MODEL, record, MORE_LABELS)

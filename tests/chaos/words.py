@@ -131,7 +131,7 @@ CHECKS: dict[str, Callable[[str], None]] = {
     "prompts of judges": in_prompts,
     "replies that quote them": in_replies,
     "tables": in_tables,
-    "pages": in_pages,
+    "a page by the template engine of all pages": in_pages,
 }
 
 

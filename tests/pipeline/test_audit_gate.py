@@ -251,3 +251,5 @@ def test_an_align_of_an_earlier_run_audits_its_reward_model(tmp_path: Path, monk
     with pytest.raises(JudgeError, match=r"refuses the reward model: .*give it more labels .*--anyway"):
         audit.audit_rewards(run, dataset(tmp_path), list)  # type: ignore[arg-type]
     assert (run.reward_dir / AUDITS).is_file()
+    # With recorded preferences it only evaluates.
+    audit.audit_rewards(open_run(tmp_path, align={"preferences": {"file": "p.jsonl"}}), dataset(tmp_path), list)  # type: ignore[arg-type]
