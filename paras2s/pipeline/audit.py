@@ -164,7 +164,8 @@ def _recorded(
 def audit_rewards(run: Run, dataset: Dataset, questions: Callable[[Sequence[Query]], Rows[RewardQuestion]]) -> None:
     """Audit the reward model and each source of the run's reward that judges; refuse what is at chance in a style.
 
-    Nothing is audited where recorded preferences are learned from: no reward pays. `questions` makes what a reward may know of queries.
+    Nothing is audited where recorded preferences are learned from: no reward pays. `questions` makes what a reward may know of
+    queries.
 
     Raises:
         JudgeError: a source is. BudgetError: a judge's budget ended; replies are cached.
