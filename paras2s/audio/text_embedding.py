@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import string
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,12 @@ _vectors: dict[str, np.ndarray] = {}
 
 
 def embed_sentences(texts: Sequence[str]) -> np.ndarray:
-    """Compute unit vectors [n, 384] of normalised texts, cached; a batch holds texts of one length, so none is padded."""
-    import torch
+    """Compute unit vectors [n, 384] of normalised texts, cached.
 
+    A sentence's vector is the same to the bit in any batch and process: a batch holds texts of one length, so none is padded,
+    and one thread computes it. Several threads share out a few rows otherwise than many, and a last bit that differs in a
+    question is another reward model after a refresh.
+    """
     normalised = [normalise_words(text) for text in texts]
     tokenizer, model = _sentence_model()
     by_length: dict[int, dict[str, list[int]]] = {}
@@ -40,12 +44,32 @@ def embed_sentences(texts: Sequence[str]) -> np.ndarray:
         if text not in _vectors:
             ids = tokenizer(text)["input_ids"]
             by_length.setdefault(len(ids), {})[text] = ids
-    for group in by_length.values():
-        with torch.inference_mode():
-            hidden = model(input_ids=torch.tensor(list(group.values()))).last_hidden_state.mean(1)
-            vectors = torch.nn.functional.normalize(hidden, dim=1).numpy()
-        _vectors.update(zip(group, vectors, strict=True))
+    if by_length:
+        with _one_thread():
+            for group in by_length.values():
+                _vectors.update(zip(group, _sentence_vectors(model, list(group.values())), strict=True))
     return np.stack([_vectors[text] for text in normalised]) if normalised else np.zeros((0, SENTENCE_DIM), dtype=np.float32)
+
+
+def _sentence_vectors(model: Any, ids: list[list[int]]) -> np.ndarray:
+    """Return unit vectors [n, 384] of n sentences of as many pieces each."""
+    import torch
+
+    with torch.inference_mode():
+        hidden = model(input_ids=torch.tensor(ids)).last_hidden_state.mean(1)
+        return np.asarray(torch.nn.functional.normalize(hidden, dim=1).numpy())
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def piece_embeddings(pieces: Sequence[str]) -> np.ndarray:

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import paras2s.data_gen
+from paras2s.audio import text_embedding
 from paras2s.audio.asr import normalise_words
 from paras2s.audio.text_embedding import SENTENCE_DIM, WordPieces, embed_sentences, piece_embeddings
 
@@ -87,9 +89,30 @@ def test_sentence_vectors_are_unit_and_alone_in_their_batch() -> None:
     assert together.shape == (3, SENTENCE_DIM)
     assert together.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
-    for row, text in enumerate(texts):
-        np.testing.assert_array_equal(embed_sentences([text])[0], together[row])
     np.testing.assert_array_equal(embed_sentences(texts[::-1]), together[::-1])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_sentence_is_the_same_to_the_bit_in_any_batch_and_by_any_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    texts = [
+        f"{subject} {verb} my keys" for subject in ("I", "we", "you", "they") for verb in ("lost", "found", "took", "need")
+    ]
+
+    def computed(batch: list[str]) -> np.ndarray:
+        monkeypatch.setattr(text_embedding, "_vectors", {})
+        return embed_sentences(batch)
+
+    alone = np.concatenate([computed([text]) for text in texts])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for size in (1, 2, 3, 5, 8, 16):
+            np.testing.assert_array_equal(computed(texts[:size]), alone[:size])
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_sentence_vectors_ignore_punctuation_and_case() -> None:
