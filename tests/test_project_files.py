@@ -37,6 +37,13 @@ def test_a_form_of_an_issue_has_what_a_forge_requires(form: Path) -> None:
         assert field["attributes"]["label"]
 
 
+def test_tests_that_start_ray_are_grouped(request: pytest.FixtureRequest) -> None:
+    """A pytest whose node ids pytest-xdist cannot group by lets two clusters meet, and a whole run hang."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("the tests run in one process")
+    assert "@" in request.node.nodeid, "install the versions of constraints.txt"
+
+
 def test_every_verb_is_in_a_group_of_the_help() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert [name for name, command in commands.items() if not getattr(command, "rich_help_panel", None)] == []
