@@ -18,6 +18,7 @@ from paras2s import __version__
 from paras2s.cli import app, options
 from paras2s.clients.endpoint import Budget
 from paras2s.errors import BudgetError, DataError
+from paras2s.utils.process_pool import end_workers
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +108,8 @@ def test_with_json_an_error_says_what_was_spent_unless_the_verb_has_printed(
 def test_a_stopped_command_says_how_it_goes_on(
     number: int, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # Those of earlier tests would be terminated with the command, and the next test's work find them dead.
+    end_workers()
     assert run(monkeypatch, tmp_path, lambda: os.kill(os.getpid(), number)) == code
     assert capsys.readouterr().err == app.STOPPED + "\n"
 
