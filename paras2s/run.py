@@ -19,12 +19,12 @@ from paras2s.configs.schema.base import dump_config, expanded, parse_config, pre
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, StorageError
 from paras2s.train.algorithm import check_algorithm
-from paras2s.utils import tracker
 from paras2s.utils.io import append_jsonl, drop_steps_from, parse_yaml, read_json, read_jsonl, read_text, write_json, write_text
 from paras2s.utils.lock import hold
 from paras2s.utils.machine import describe_machine
 from paras2s.utils.progress import Bar, open_console, progress_bar
 from paras2s.utils.suggest import nearest_file
+from paras2s.utils.tracker import Trackers
 
 if TYPE_CHECKING:
     from paras2s.policy.base import Policy
@@ -41,6 +41,7 @@ TOOK = "took.json"
 # Settings of a run that another start of it may change: they do not shape what comes out.
 MAY_CHANGE = (
     "run_dir",
+    "trackers",
     "warmup.learner",
     "distill.rollout",
     "distill.omni.checkpoint_every",
@@ -180,7 +181,7 @@ class Run:
         Raises:
             ConfigError: the folder belongs to a run with other settings, or another process holds it.
         """
-        tracker.check(self.say)
+        self.trackers.check()
         # The kept answers are what a refresh of the reward model learns from.
         shaping = () if not self.config.refreshes else ("align.keep_rollouts_every",)
         claim_folder(self.folder, dump_config(self.config), [key for key in MAY_CHANGE if key not in shaping], wait)
@@ -249,9 +250,14 @@ class Run:
             return None
 
     def log_step(self, row: dict[str, Any]) -> None:
-        """Add one step to metrics.jsonl, and to Weights & Biases where the environment asks for it."""
+        """Add one step to metrics.jsonl, and to the trackers that are requested."""
         append_jsonl(self.metrics_path, row)
-        tracker.log(row, self.config.name, str(self.folder), self.say)
+        self.trackers.log(row)
+
+    @property
+    def trackers(self) -> Trackers:
+        """Trackers of other makers, beside the run's own log."""
+        return Trackers(self.config.trackers, self.folder, self.config.name, self.say)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all steps logged."""

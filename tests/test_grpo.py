@@ -21,13 +21,16 @@ from paras2s.align.answers_ahead import choose_prompts
 from paras2s.align.evaluation import evaluate
 from paras2s.align.job import GRPOJob
 from paras2s.align.recorded import RecordedPreferences
+from paras2s.audio.clip import Clip
 from paras2s.configs.schema.align import AlignConfig
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Sampling
+from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout.orchestrator import PendingBatch, PromptBatch, StepAnswers, split
 from paras2s.train.preference import PreferenceBatch
 from paras2s.train.sft import Example
 from paras2s.types import Reward, Rollout, Unscored
+from paras2s.utils.tracker import TrackedAnswer
 
 
 @pytest.mark.parametrize(("per_step", "available"), [(4, 12), (5, 12), (12, 12), (7, 3), (1, 5), (30, 8)])
@@ -98,16 +101,23 @@ def test_evaluation_is_the_mean_over_scored_answers(
         start=lambda *_: None, collect=lambda _: SimpleNamespace(rollouts=bare, rewards=rewards), with_sound=lambda *_: rollouts
     )
     folder, said = tmp_path / "run", []
+    heard: list[TrackedAnswer] = []
+    trackers = SimpleNamespace(log_answers=lambda step, answers: heard.extend(answers()))
     if not writable:
         folder.write_text("a file stands where the run's folder should be")
-    run = SimpleNamespace(config=SimpleNamespace(seed=0), folder=folder, say=said.append)
+    run = SimpleNamespace(config=SimpleNamespace(seed=0), folder=folder, say=said.append, trackers=trackers)
+    questions = [RewardQuestion(f"q{n}", None, "hello", clip=Clip(np.zeros(4, np.float32), 16_000)) for n in range(len(values))]
     job = SimpleNamespace(run=run, sampling=Sampling(), refresher=None,
-                                validation_prompts=[None] * len(values), validation_questions=[None] * len(values))  # fmt: skip
+                                validation_prompts=[None] * len(values), validation_questions=questions)  # fmt: skip
     found = evaluate(workers, job, 7)  # type: ignore[arg-type]
     assert found == {"validation_reward": expected, "validation_unscored": values.count(None)}
     kept = folder / "validation" / "step_000007"
     assert ((kept / "answers.jsonl").is_file(), len(list(kept.glob("*.wav")))) == (writable, len(values) * writable)
     assert ["are not kept" in line for line in said] == ([] if writable else [True])
+    # Trackers get them in any case.
+    assert [answer.scores for answer in heard] == [{} if value is None else {"reward": value} for value in values]
+    assert [answer.unscored for answer in heard] == ["rubric: silent" if value is None else "" for value in values]
+    assert all(answer.question and answer.answer and len(answer.answer[0]) == 800 for answer in heard)
 
 
 class CountingWorkers:

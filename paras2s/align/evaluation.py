@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from paras2s.align.job import GRPOJob
+from paras2s.audio.clip import Clip
 from paras2s.errors import StorageError
+from paras2s.policy.embedded.codec2 import Codec2Pairs
+from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout.orchestrator import Orchestrator, make_prompt_batch
+from paras2s.rollout.reward_inputs import sounds
 from paras2s.rollout.validation_answers import save_answers, step_folder
-from paras2s.types import Reward
+from paras2s.types import Reward, Rollout, Unscored
 from paras2s.utils.seeds import FirstStep
+from paras2s.utils.tracker import Sound, TrackedAnswer
+
+# Validation answers that trackers get at each evaluation: the first ones, the same questions each time.
+TRACKED = 8
 
 
 def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
@@ -27,6 +36,7 @@ def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
     answers = workers.collect(pending)
     try:
         spoken = workers.with_sound(pending, answers.rollouts)
+        job.run.trackers.log_answers(step, lambda: tracked_answers(questions, spoken, answers.rewards))
         save_answers(step_folder(job.run.folder, step), spoken, answers.rewards)
         if job.refresher is not None:
             job.refresher.keep_evaluation(step, spoken, answers.rewards)
@@ -36,3 +46,23 @@ def evaluate(workers: Orchestrator, job: GRPOJob, step: int) -> dict[str, Any]:
     scored = [reward.value for row in answers.rewards for reward in row if isinstance(reward, Reward)]
     mean = float(np.mean(scored)) if scored else None
     return {"validation_reward": mean, "validation_unscored": sum(map(len, answers.rewards)) - len(scored)}
+
+
+def tracked_answers(
+    questions: Sequence[RewardQuestion], rollouts: Sequence[Rollout], rewards: Sequence[Sequence[Reward | Unscored]]
+) -> list[TrackedAnswer]:
+    """Return the first answer to each of the first questions, for trackers."""
+    codec = Codec2Pairs()
+
+    def sound(clip: Clip | None) -> Sound | None:
+        return (clip.samples, clip.sample_rate_hz) if clip is not None and len(clip.samples) else None
+
+    tracked = []
+    for question, rollout, (reward, *_) in list(zip(questions, rollouts, rewards, strict=True))[:TRACKED]:
+        scores = {"reward": reward.value, **reward.parts} if isinstance(reward, Reward) else {}
+        reason = f"{reward.judge}: {reward.reason}" if isinstance(reward, Unscored) else ""
+        answer = sound(sounds(rollout, codec)[0])
+        tracked.append(
+            TrackedAnswer(question.id, sound(question.sound()), question.transcript, answer, rollout.texts[0], scores, reason)
+        )
+    return tracked

@@ -43,7 +43,9 @@ OPTIONAL = {
     "torchaudio": "TRACE's emotion and accent scores (the build of your torch; PyPI's for Linux is CUDA's)",
     "starlette": "the studio (pip install 'paras2s[studio]')",
     "uvicorn": "the studio's server (pip install 'paras2s[studio]')",
-    "wandb": "curves at Weights & Biases (pip install 'paras2s[wandb]')",
+    "wandb": "curves and answers at Weights & Biases (pip install 'paras2s[wandb]')",
+    "trackio": "the same in Trackio (pip install 'paras2s[trackio]')",
+    "tensorboard": "the same in TensorBoard (pip install 'paras2s[tensorboard]')",
 }
 
 

@@ -258,6 +258,9 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0, le=MAX_SEED)
     run_dir: Path = Path("runs/demo")
     cache_dir: Path = Path("runs/cache")
+    trackers: tuple[Literal["wandb", "trackio", "tensorboard"], ...] = Field(
+        (), description="trackers beside the run's own log, for curves and answers to hear; one that fails stops nothing"
+    )
     data: DataConfig = DataConfig()
     policy: PolicyConfig = PolicyConfig()
     warmup: WarmupConfig = WarmupConfig()
