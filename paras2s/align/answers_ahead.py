@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from paras2s.align.curriculum import passed_over, with_others
 from paras2s.align.job import GRPOJob
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, StepAnswers, make_prompt_batch
 from paras2s.utils.epochs import rows_of_step
@@ -32,13 +33,16 @@ def choose_prompts(step: int, per_step: int, available: int, seed: int) -> list[
 
 
 def rows_of(job: GRPOJob, step: int) -> list[int]:
-    """Return the rows of the B prompts of a step."""
-    return choose_prompts(step, job.config.sampling.queries_per_step, len(job.prompts), job.run.config.seed)
+    """Return the rows of the B prompts of a step, by the curriculum if there is one."""
+    available, seed = len(job.prompts), job.run.config.seed
+    rows = choose_prompts(step, job.config.sampling.queries_per_step, available, seed)
+    return with_others(rows, passed_over(job, step), available, seed, step)
 
 
 def step_batch(job: GRPOJob, step: int) -> PromptBatch:
     """Return the B prompts of a step, newly augmented, with a seed for every answer."""
-    return prompt_batch(job, step, rows_of(job, step))
+    batch = prompt_batch(job, step, rows_of(job, step))
+    return batch if job.config.sampling.curriculum is None else replace(batch, passed_over=len(passed_over(job, step)))
 
 
 def prompt_batch(job: GRPOJob, step: int, rows: Sequence[int], sampling_round: int = 0) -> PromptBatch:

@@ -172,10 +172,11 @@ def _learner(config: RunConfig, skeleton: Skeleton, cluster: Cluster, planned: M
     trained, shards = sum(value.numel() for value in policy.trainable().values()), plan.shard_over
     total = bytes_of(policy.model)
     frozen = total - 4 * trained
-    gradients = 4.0 * trained
+    gradients, distilled = 4.0 * trained, config.align.distilled
+    teacher = 4.0 * trained if distilled is not None and distilled.average is not None else 0.0
     full = plan.weight_bytes * trained + (frozen if policy.frozen is None else 0.0)
     device = {
-        "weights": total / shards,
+        "weights": (total + teacher) / shards,
         "reference": bytes_of(policy.frozen) / shards if policy.frozen is not None else 0.0,
         "optimiser": 2 * 4.0 * trained / shards,
         # As many gradients as the plan has at its peak.

@@ -61,12 +61,16 @@ def reserved_cpus(config: WorkersConfig) -> int:
 
 @dataclass(frozen=True)
 class PromptBatch:
-    """The prompts of one step [B], as the policy reads them and as rewards read them, and a seed for every answer [B, G]."""
+    """The prompts of one step [B], as the policy reads them and as rewards read them, and a seed for every answer [B, G].
+
+    `passed_over` counts the run's prompts that the curriculum leaves out; None if it is off.
+    """
 
     step: int
     prompts: tuple[Prompt, ...]
     questions: tuple[RewardQuestion, ...]
     seeds: tuple[tuple[int, ...], ...]
+    passed_over: int | None = None
 
 
 def styles_in_words(run: RunConfig, questions: Sequence[RewardQuestion]) -> list[str]:
@@ -304,7 +308,8 @@ class Orchestrator:
         for _, _, spans in updates:
             self._spans += spans
         metrics, advantages, _ = updates[0]
-        return metrics if answers.replaced is None else metrics | {"resampled_groups": answers.replaced}, advantages
+        counts = {"resampled_groups": answers.replaced, "passed_over": answers.prompts.passed_over}
+        return metrics | {name: count for name, count in counts.items() if count is not None}, advantages
 
     def learn(self, batch: PreferenceBatch, anchored: Sequence[Example] = ()) -> dict[str, Any]:
         """Update the policy on recorded answers, on all ranks at once; return the step's metrics."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from paras2s.errors import JudgeError
+from paras2s.train.algorithm import MARKS
 from paras2s.types import Reward, Unscored
 
 # Added to a standard deviation before it divides, as TRL has it.
@@ -173,8 +174,6 @@ ADVANTAGES: dict[str, Rule] = {
     "pair": pair_of_group,
     "every": every_answer,
 }
-# Those that mark answers with 1 or -1, whatever their rewards are.
-MARKS = ("best", "pair")
 
 
 def scored_only(rewards: Sequence[Sequence[Reward | Unscored]]) -> list[GroupRewards]:

@@ -17,6 +17,8 @@ from paras2s.errors import ConfigError
 if TYPE_CHECKING:
     from torch import Tensor
 
+# Rules that mark answers with 1 or -1, whatever their rewards are.
+MARKS = ("best", "pair")
 # The loss of a unit of tokens from its ratio, advantage and log-prob, all [N, U].
 Term = Callable[["Tensor", "Tensor", "Tensor", ObjectiveConfig], "Tensor"]
 # The loss of a pair of answers from its margin: the log-ratio of the preferred answer less that of the other, [pairs].
@@ -61,6 +63,10 @@ def check_algorithm(config: AlignConfig) -> None:
     name = config.objective.loss_type
     if load_algorithm(name).pair_term is not None and config.distilled is not None:
         raise ConfigError(f"align.self_distill: {name} learns from pairs and not from tokens; leave one of them out")
+    if config.sampling.entropy_weight and load_algorithm(name).rule in MARKS:
+        raise ConfigError(
+            f"align.sampling.entropy_weight: {name} learns from chosen answers, which tell nothing of the entropy; leave it out"
+        )
     if complaint := load_algorithm(name).check(config):
         raise ConfigError(f"align.objective: loss_type {name}: {complaint}")
 

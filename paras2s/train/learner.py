@@ -20,6 +20,7 @@ from paras2s.train.advantages import Values, advantages_of
 from paras2s.train.algorithm import rule_of
 from paras2s.train.anchor import add_anchor, anchor_metrics, next_rl_share
 from paras2s.train.answer_metrics import answer_metrics
+from paras2s.train.averaged_teacher import AveragedTeacher
 from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.checkpoint import Position, check_base, read_position, training_bytes, write_position
 from paras2s.train.losses import OBJECTIVES, SUMS, LossNormalizer, ObjectiveResult, truncated_importance
@@ -82,6 +83,8 @@ class Learner:
         groups += [{"params": adaptor, "peak": config.optimizer.adaptor_lr}] if adaptor else []
         self.optimiser = torch.optim.AdamW(groups, weight_decay=0.0, betas=(0.9, 0.99), fused=True)
         self.next_step = 0
+        average = None if config.distilled is None else config.distilled.average
+        self.teacher = None if average is None else AveragedTeacher(trainable, average)
         # Of the adaptive anchor, in the last update.
         self.rl_share: float | None = None
         # Of the last step's answers [B, G]; None for an answer from which nothing was learned.
@@ -178,7 +181,7 @@ class Learner:
         teachers: Sequence[torch.Tensor | None] = [None] * len(batches)
         if self.config.distilled is not None:
             styled = [replace(batch, prompts=batch.styled) for batch in (*batches, *padding)]
-            teachers = self._reference_logps(styled, at_once)[: len(batches)]
+            teachers = self._teacher_logps(styled, at_once)[: len(batches)]
 
         def pass_of(
             batch: MicroBatch, known: TokenBatch, ref_logp: torch.Tensor, teacher_logp: torch.Tensor | None
@@ -212,6 +215,8 @@ class Learner:
         for group in self.optimiser.param_groups:
             group["lr"] = group["peak"] * schedule(self.config, self.next_step)
         self.optimiser.step()
+        if self.teacher is not None:
+            self.teacher.follow()
 
     def _add_anchor(self, anchor: AnchorConfig | None, anchored: Sequence[Example]) -> np.ndarray | None:
         """Add the anchor's gradient, where this update has one; return this rank's part of its losses."""
@@ -243,6 +248,14 @@ class Learner:
         with torch.no_grad(), self.devices.gathered_reference(self.policy), self.policy.reference():
             return side_by_side([partial(fixed, batch) for batch in batches], at_once)
 
+    def _teacher_logps(self, batches: Sequence[MicroBatch], at_once: int) -> list[torch.Tensor]:
+        """Return the teacher's log-probs [N, M] of each micro-batch, whose prompts give the style: frozen, or averaged."""
+        if self.teacher is None:
+            return self._reference_logps(batches, at_once)
+        fixed = torch.no_grad()(self._logp)
+        with torch.no_grad(), self.teacher.in_place():
+            return side_by_side([partial(fixed, batch) for batch in batches], at_once)
+
     def _logp(self, batch: MicroBatch) -> torch.Tensor:
         return flat(self.policy.logprobs(batch.prompts, batch.answers, self.sampling)).to(self.compute_dtype)
 
@@ -263,7 +276,8 @@ class Learner:
         logps = known.batch(logp, ref_logp, old_logp)
         loss_of, distilled = OBJECTIVES[objective.loss_type], self.config.distilled
         teacher = None if teacher_logp is None or distilled is None else (teacher_logp, distilled)
-        loss = loss_of(logps, advantages, objective, self.sampling.max_steps, importance, normalizer, teacher)
+        max_steps, entropy_weight = self.sampling.max_steps, self.config.sampling.entropy_weight
+        loss = loss_of(logps, advantages, objective, max_steps, importance, normalizer, teacher, entropy_weight)
         return _Forward(loss, logp.detach())
 
     def _normalizer(self, tokens: Sequence[TokenBatch]) -> LossNormalizer:
@@ -328,10 +342,13 @@ class Learner:
     @property
     def checkpoint_bytes(self) -> int:
         """Size of a checkpoint."""
-        return training_bytes(self.policy)
+        return training_bytes(self.policy) + (0 if self.teacher is None else self.teacher.bytes)
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint (see `checkpoint.save_training`)."""
+        # First: a folder is complete once all else is written.
+        if self.teacher is not None:
+            self.teacher.save(folder)
         self.devices.save(folder, self.policy, self.optimiser, Position(self.next_step, self.base, self.rl_share))
 
     def restore(self, folder: Path) -> None:
@@ -343,6 +360,8 @@ class Learner:
         check_base(folder, self.base)
         self.next_step = self.devices.restore(folder, self.policy, self.optimiser)
         self.rl_share = read_position(folder).rl_share
+        if self.teacher is not None:
+            self.teacher.restore(folder)
 
     def export(self, folder: Path) -> None:
         """Write the policy, adapters merged, under the released names. The last thing a learner does."""

@@ -145,6 +145,7 @@ def grpo_loss(
     importance: Tensor | None = None,
     normalizer: LossNormalizer | None = None,
     teacher: Teacher | None = None,
+    entropy_weight: float = 0.0,
 ) -> ObjectiveResult:
     """Return the loss of a batch with advantages [N]; dr_grpo divides by `max_steps`.
 
@@ -152,6 +153,7 @@ def grpo_loss(
     [N, M], one a token; a unit of several tokens has their product.
     `normalizer`: the batch is a part of a larger one; the losses of its parts add up to its loss.
     `teacher`: log-probs [N, M] of the policy that is given the style in words, and how to learn from them.
+    `entropy_weight`: of a bonus for entropy; the mean of its term is the negative entropy, and so is that of its gradient.
     """
     algorithm, (teacher_logp, distilled) = load_algorithm(objective.loss_type), teacher or (None, None)
     assert algorithm.term is not None
@@ -167,6 +169,8 @@ def grpo_loss(
         if distilled is not None:
             values = values + towards_teacher(ratio, units.teacher, distilled)
             behind -= (units.teacher * units.mask).sum().item()
+        if entropy_weight:
+            values = values + entropy_weight * ratio * units.logp.detach()
         if importance is not None:
             values = values * _unit_weights(importance, batch, mask, objective.ratio_level)
         if objective.kl_weight:
@@ -212,6 +216,7 @@ def pair_loss(
     importance: Tensor | None = None,
     normalizer: LossNormalizer | None = None,
     teacher: Teacher | None = None,
+    entropy_weight: float = 0.0,
 ) -> ObjectiveResult:
     """Return the loss of an algorithm of pairs, averaged over pairs.
 
@@ -231,7 +236,7 @@ def pair_loss(
 
 
 Objective = Callable[
-    [LogProbBatch, Tensor, ObjectiveConfig, int, Tensor | None, LossNormalizer | None, Teacher | None],
+    [LogProbBatch, Tensor, ObjectiveConfig, int, Tensor | None, LossNormalizer | None, Teacher | None, float],
     ObjectiveResult,
 ]
 # By `loss_type`: all have the same inputs.

@@ -32,6 +32,7 @@ class Stream(IntEnum):
     ANCHOR_ORDER = 12
     ANCHOR_AUGMENT = 13
     WARMUP_STYLE = 14
+    CURRICULUM = 15
 
 
 class FirstStep(IntEnum):

@@ -6,6 +6,7 @@ Not covered: that a policy that is given the style knows better than one that on
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from tiny.learner import GROUP, STEPS, make_prompts, reward, rewards_of
 from tiny.settings import align_config
 from torch import Tensor
 
-from paras2s.configs.schema.align import AlignConfig, ObjectiveConfig, SelfDistillConfig
-from paras2s.errors import ConfigError
+from paras2s.configs.schema.align import AlignConfig, ObjectiveConfig, SelfDistillConfig, WorkersConfig
+from paras2s.errors import ConfigError, PolicyError
 from paras2s.train.advantages import advantages_of
 from paras2s.train.algorithm import check_algorithm
 from paras2s.train.algorithms.self_distill import signal
+from paras2s.train.averaged_teacher import FILE, AveragedTeacher
 from paras2s.train.learner import Learner
 from paras2s.train.losses import LogProbBatch, grpo_loss
 from paras2s.types import Unscored
@@ -139,10 +141,61 @@ def test_every_answer_teaches_but_those_without_a_reward() -> None:
     [
         ({"loss_type": "dpo", "self_distill": {}}, r"align.self_distill: dpo learns from pairs"),
         ({"loss_type": "self_distill", "resample": {}}, r"self_distill: sampling.resample replaces groups by their rewards"),
+        (
+            {"loss_type": "self_distill", "curriculum": {}},
+            r"sampling.curriculum replaces groups by their rewards",
+        ),
     ],
-    ids=["pairs", "resample"],
+    ids=["pairs", "resample", "curriculum"],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], said: str) -> None:
     config: AlignConfig = align_config(**settings)
     with pytest.raises(ConfigError, match=said):
         check_algorithm(config)
+
+
+# -- the averaged teacher -----------------------------------------------------------------------------------------------
+
+
+def test_averages_by_hand() -> None:
+    """Of a weight of 1 that becomes 3 and then 0: 0.75 + 0.25 x 3 = 1.5, then 0.75 x 1.5 = 1.125."""
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+    teacher = AveragedTeacher({"w": weight}, 0.75)
+    seen = []
+    for value in (3.0, 0.0):
+        weight.data[0] = value
+        teacher.follow()
+        with teacher.in_place():
+            seen.append(weight.tolist())
+        assert weight.tolist() == [value, -2.0]
+    assert seen == [[1.5, -2.0], [1.125, -2.0]]
+
+
+def test_an_averaged_teacher_begins_as_the_frozen_one_and_follows() -> None:
+    frozen, averaged = make_learner(), make_learner(self_distill={"average": 0.9})
+    start = {name: value.copy() for name, value in averaged.weights().items()}
+    first, second = (advance(learner, 1)[0] for learner in (frozen, averaged))
+    assert first == second
+    assert averaged.teacher is not None
+    for name, value in averaged.weights().items():
+        np.testing.assert_allclose(averaged.teacher.weights[name].numpy(), 0.9 * start[name] + 0.1 * value, atol=1e-12)
+    # The student goes towards the teacher, and the teacher comes to meet it.
+    assert advance(averaged, 4)[-1]["behind_teacher"] < advance(frozen, 4)[-1]["behind_teacher"]
+
+
+def test_a_resumed_run_has_the_teacher_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    complete, stopped, resumed = (make_learner(self_distill={"average": 0.5}) for _ in range(3))
+    expected = advance(complete, 3)
+    log = advance(stopped, 2)
+    stopped.save(tmp_path)
+    resumed.restore(tmp_path)
+    assert log + advance(resumed, 1) == expected
+    assert stopped.checkpoint_bytes == make_learner().checkpoint_bytes * 4 // 3
+    (tmp_path / FILE).unlink()
+    with pytest.raises(PolicyError, match=r"teacher.safetensors: no averaged teacher; set align.self_distill.average to null"):
+        make_learner(self_distill={"average": 0.5}).restore(tmp_path)
+
+
+def test_ranks_keep_no_average() -> None:
+    with pytest.raises(ValueError, match=r"self_distill.average: ranks keep no average"):
+        align_config(self_distill={"average": 0.9}, workers=WorkersConfig.model_validate({"learner": {"count": 2}}))

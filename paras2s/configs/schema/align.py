@@ -38,6 +38,23 @@ class ResampleConfig(Section):
     rounds: int = Field(3, ge=1, description="most times that a step samples again; groups still flat are kept")
 
 
+class CurriculumConfig(Section):
+    """Prompts by their rewards: one that the policy has learned, or cannot answer yet, gives its place in a step to another.
+
+    A prompt's reward is the mean of its newest group. Outside the band it is passed over until it is forgotten.
+    """
+
+    low: float = Field(1.5, ge=1, le=5, description="lowest mean reward of a prompt that is asked again")
+    high: float = Field(4.5, ge=1, le=5, description="highest mean reward of a prompt that is asked again")
+    memory: int = Field(30, ge=1, description="steps after which a reward is forgotten, so that its prompt is asked again")
+
+    @model_validator(mode="after")
+    def _is_a_band(self) -> CurriculumConfig:
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low:g} must be below high {self.high:g}")
+        return self
+
+
 class SamplingConfig(Section):
     """Sampling of groups of answers (ParaS2S: B queries, G answers each)."""
 
@@ -49,6 +66,10 @@ class SamplingConfig(Section):
         0.02, ge=0, description="highest standard deviation of a flat group's rewards (a judge's noise): it teaches nothing"
     )
     resample: ResampleConfig | None = Field(None, description="replacement of queries with flat groups; None: keep them")
+    curriculum: CurriculumConfig | None = Field(None, description="prompts by a band of rewards; null: each once an epoch")
+    entropy_weight: float = Field(
+        0.0, ge=0, description="weight in the loss of the entropy of what is sampled, nats a unit of tokens; 0: no bonus"
+    )
     engine: Literal["native", "vllm"] = Field("native", description="vllm: for single-stream policies, see `make vllm-env`")
     engine_python: Path | None = Field(None, description="Python interpreter of vLLM; None: .venv-vllm/bin/python")
     tensor_parallel: int = Field(1, ge=1, description="GPUs over which each worker's vLLM splits the model")
@@ -106,13 +127,16 @@ class AnchorConfig(Section):
 
 
 class SelfDistillConfig(Section):
-    """Self-distillation: the teacher is the frozen policy, told the question's style in words; the student only hears."""
+    """Self-distillation: the teacher is the policy, told the question's style in words; the student only hears."""
 
     weight: float = Field(1.0, gt=0, description="weight beside the policy gradient, or alone")
     divergence: Literal["forward", "reverse", "js"] = Field(
         "reverse", description="KL of teacher to student (forward), of student to teacher (reverse), or Jensen-Shannon"
     )
     max_nats: float = Field(5.0, gt=0, description="largest log-ratio of teacher and student that counts, by unit of tokens")
+    average: float | None = Field(
+        None, gt=0, lt=1, description="share of the teacher that an update keeps, the rest is the student; null: frozen"
+    )
 
 
 # Named objectives: the words alone are rewarded and the sound is anchored, with a fixed weight or with WavAlign's.
@@ -313,6 +337,16 @@ class AlignConfig(Section):
         anchor = self.objective.anchor
         if self.preferences is not None and anchor is not None and anchor.adaptive is not None:
             raise ValueError("preferences: an adaptive anchor reads rewards, and there are none; set anchor.adaptive to null")
+        if self.preferences is not None and (self.sampling.curriculum is not None or self.sampling.entropy_weight):
+            raise ValueError("preferences: nothing is sampled; leave sampling.curriculum and sampling.entropy_weight out")
+        return self
+
+    @model_validator(mode="after")
+    def _teacher_and_curriculum_have_what_they_need(self) -> AlignConfig:
+        if self.sampling.curriculum is not None and self.keep_rollouts_every != 1:
+            raise ValueError("sampling.curriculum reads the rewards of every step that is kept; set keep_rollouts_every to 1")
+        if self.self_distill is not None and self.self_distill.average is not None and self.workers.learner.count > 1:
+            raise ValueError("self_distill.average: ranks keep no average of their weights; or give one learner")
         return self
 
     @property

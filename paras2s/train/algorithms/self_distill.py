@@ -1,4 +1,4 @@
-"""Self-distillation: the policy, which only hears, learns from itself, frozen and told the question's style in words.
+"""Self-distillation: the policy, which only hears, learns from itself, told the question's style in words.
 
 Both score the student's own samples, token by token (on-policy distillation; ParaBridge, arXiv 2606.10581). No reward is read:
 alone it is the algorithm, and `align.self_distill` adds it to another. A divergence's gradient is estimated
@@ -44,8 +44,9 @@ def nothing(ratio: Tensor, advantages: Tensor, logp: Tensor, objective: Objectiv
 
 def check(config: AlignConfig) -> str | None:
     """Check that nothing is asked that only rewards could answer."""
-    if config.sampling.resample is not None:
-        return "sampling.resample replaces groups by their rewards, which this does not read; leave it out"
+    for key in ("resample", "curriculum"):
+        if getattr(config.sampling, key) is not None:
+            return f"sampling.{key} replaces groups by their rewards, which this does not read; leave it out"
     return None
 
 
