@@ -1,4 +1,4 @@
-"""`MoshiPolicy`: Kyutai's Moshi (moshiko, moshika) as transformers ships it, with its codec Mimi.
+"""`MoshiPolicy`: Kyutai's Moshi (moshiko, moshika, PersonaPlex) as transformers ships it, with its codec Mimi.
 
 A step is one frame of 80 ms. The backbone reads, for the frame before, one text token, K codes of Moshi's audio and K codes
 of the user's, and gives the frame's text token; the depth decoder then gives the K codes one after the other, each
@@ -34,7 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paras2s.audio.clip import Clip
+from paras2s.audio.clip import Clip, encode_exactly, read_clip
 from paras2s.errors import PolicyError, one_line
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.logprobs import in_parts
@@ -55,7 +55,7 @@ from paras2s.policy.types import (
 )
 from paras2s.policy.weights import load_released, load_tensors, read_config, shard_files
 from paras2s.types import Block
-from paras2s.utils.io import read_json, write_json, write_text
+from paras2s.utils.io import read_json, write_bytes, write_json, write_text
 
 ARCHITECTURE = "Moshi"
 LORA_TARGETS = r"decoder\.model\.layers\.\d+\.(self_attn\.(q|k|v|o)_proj\.linear|mlp\.fc[12])"
@@ -64,6 +64,9 @@ SHARDED = r"(decoder\.model|depth_decoder)\.layers\.\d+"
 PAUSE_FRAMES = 2
 # Frames of zeros until Mimi's codes count as those of silence.
 SETTLE_FRAMES = 25
+# Around PersonaPlex's prompt: frames of silence behind its voice and behind its role, and a tone in the user's stream.
+PERSONA_PAUSE_FRAMES, PERSONA_TONE_HZ = 6, 440
+VOICE = "voice.wav"
 # Answers under way at a time, as far as their groups allow: a frame of the 7B model takes 0.5 MB of cache an answer.
 ROWS_AT_ONCE = 64
 
@@ -287,8 +290,12 @@ class MoshiPolicy(Policy):
 
     model: MoshiNet
 
-    def __init__(self, released: Any, tokenizer: Any, text_ids: MoshiText | None = None) -> None:
-        """Take over the modules of a `MoshiForConditionalGeneration`; `tokenizer` is a `tokenizers.Tokenizer`."""
+    def __init__(self, released: Any, tokenizer: Any, text_ids: MoshiText | None = None, persona: Turn | None = None) -> None:
+        """Take over the modules of a `MoshiForConditionalGeneration`; `tokenizer` is a `tokenizers.Tokenizer`.
+
+        `persona` is PersonaPlex's prompt, before every dialogue: a role in words, and a clip of its voice.
+        """
+        self.persona = persona
         config = released.config
         self.model, self.tokenizer, self.text_ids = MoshiNet(released).eval(), tokenizer, text_ids or MoshiText()
         self.mimi: Any = released.audio_encoder.float().requires_grad_(False).eval()
@@ -325,6 +332,9 @@ class MoshiPolicy(Policy):
         own: list[np.ndarray] = []
         user: list[np.ndarray] = []
         words: list[np.ndarray] = []
+        if self.persona is not None:
+            for stream, part in zip((own, user, words), self._introduced(self.persona), strict=True):
+                stream.append(part)
         for turn in turns:
             if turn.role == "system" or turn.clip is None:
                 raise PolicyError(f"Moshi reads speech alone: leave out the {turn.role}'s turn {turn.text!r}, or speak it")
@@ -361,11 +371,25 @@ class MoshiPolicy(Policy):
         sampled[0, 0, 2:] = False
         return (Block(slot_names(self.model.codebooks), tokens, sampled, np.zeros(tokens.shape)),)
 
+    def _introduced(self, persona: Turn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return Moshi's codes, the user's and the words of PersonaPlex's prompt: the voice, a pause, the role, a pause."""
+        own = [] if persona.clip is None else [self._codes_of(persona.clip)]
+        ids = self.tokenizer.encode(f"<system> {persona.text} <system>", add_special_tokens=False).ids if persona.text else []
+        codes = np.concatenate([*own, self._quiet(len(ids) + 2 * PERSONA_PAUSE_FRAMES)])
+        words = self._monologue("", len(codes))
+        words[len(words) - len(ids) - PERSONA_PAUSE_FRAMES : len(words) - PERSONA_PAUSE_FRAMES] = ids
+        return codes, np.tile(self._settled(PERSONA_TONE_HZ), (len(codes), 1)), words
+
     @cached_property
     def silence(self) -> np.ndarray:
         """Codes [K] of a frame of silence."""
-        rate_hz = self.spec.input_rate_hz
-        return self._codes_of(Clip(np.zeros(SETTLE_FRAMES * self._frame_samples, dtype=np.float32), rate_hz))[-1]
+        return self._settled(0)
+
+    def _settled(self, tone_hz: float) -> np.ndarray:
+        """Return the codes [K] of a frame of a tone of half scale that has lasted for a while; 0 is silence."""
+        time_s = np.arange(SETTLE_FRAMES * self._frame_samples) / self.spec.input_rate_hz
+        wave = 0.5 * np.sin(2 * np.pi * tone_hz * time_s)
+        return self._codes_of(Clip(wave.astype(np.float32), self.spec.input_rate_hz))[-1]
 
     def _quiet(self, frames: int) -> np.ndarray:
         return np.tile(self.silence, (frames, 1))
@@ -436,7 +460,12 @@ class MoshiPolicy(Policy):
         full.save_pretrained(folder)
         write_text(folder / "tokenizer.json", self.tokenizer.to_str())
         # Last, since a folder that has it counts as whole.
-        write_json(folder / "policy.json", {"architecture": ARCHITECTURE, "text": asdict(self.text_ids)})
+        described: dict[str, Any] = {"architecture": ARCHITECTURE, "text": asdict(self.text_ids)}
+        if self.persona is not None:
+            described["persona"] = {"role": self.persona.text}
+            if self.persona.clip is not None:
+                write_bytes(folder / VOICE, encode_exactly(self.persona.clip))
+        write_json(folder / "policy.json", described)
 
     def reload(self, folder: Path) -> None:
         """Backbone and depth decoder; Mimi never changes."""
@@ -454,7 +483,7 @@ class MoshiPolicy(Policy):
         from tokenizers import Tokenizer
         from transformers import MoshiForConditionalGeneration
 
-        text_ids = _text_ids(folder / "policy.json")
+        text_ids, persona = _described(folder / "policy.json")
         read_config(folder / "config.json", CONFIG_KEYS)
         if not (folder / "tokenizer.json").is_file():
             raise PolicyError(
@@ -462,24 +491,27 @@ class MoshiPolicy(Policy):
                 "SentencePiece model with transformers' MoshiConverter"
             )
         released = load_released(MoshiForConditionalGeneration, folder, dtype)
-        policy = cls(released, Tokenizer.from_file(str(folder / "tokenizer.json")), text_ids)
+        policy = cls(released, Tokenizer.from_file(str(folder / "tokenizer.json")), text_ids, persona)
         policy.model.to(device)
         policy.mimi.to(device)
         return policy
 
 
-def _text_ids(path: Path) -> MoshiText:
-    """Text ids of a checkpoint, or the release's."""
+def _described(path: Path) -> tuple[MoshiText, Turn | None]:
+    """Return the text ids of a checkpoint, or the release's, and PersonaPlex's prompt, if there is one."""
     if not path.is_file():
-        return MoshiText()
+        return MoshiText(), None
     described = read_json(path)
     architecture = described.get("architecture") if isinstance(described, dict) else None
     if architecture != ARCHITECTURE:
         raise PolicyError(f"{path.parent}: holds a {architecture!r}, not a {ARCHITECTURE}; choose another")
     try:
-        return MoshiText(**described["text"])
+        text_ids, persona = MoshiText(**described["text"]), described.get("persona")
+        role = None if persona is None else str(persona["role"])
     except (KeyError, TypeError) as error:
-        raise PolicyError(f"{path}: 'text' does not fit ({one_line(error)})") from error
+        raise PolicyError(f"{path}: 'text' or 'persona' does not fit ({one_line(error)})") from error
+    voice = path.parent / VOICE
+    return text_ids, None if role is None else Turn("system", role, read_clip(voice) if voice.is_file() else None)
 
 
 def _delayed(codes: np.ndarray, initial_id: int) -> np.ndarray:
