@@ -101,8 +101,8 @@ def test_evaluation_is_the_mean_over_scored_answers(
         start=lambda *_: None, collect=lambda _: SimpleNamespace(rollouts=bare, rewards=rewards), with_sound=lambda *_: rollouts
     )
     folder, said = tmp_path / "run", []
-    heard: list[TrackedAnswer] = []
-    trackers = SimpleNamespace(log_answers=lambda step, answers: heard.extend(answers()))
+    tracked: list[TrackedAnswer] = []
+    trackers = SimpleNamespace(log_answers=lambda step, answers: tracked.extend(answers()))
     if not writable:
         folder.write_text("a file stands where the run's folder should be")
     run = SimpleNamespace(config=SimpleNamespace(seed=0), folder=folder, say=said.append, trackers=trackers)
@@ -115,9 +115,9 @@ def test_evaluation_is_the_mean_over_scored_answers(
     assert ((kept / "answers.jsonl").is_file(), len(list(kept.glob("*.wav")))) == (writable, len(values) * writable)
     assert ["are not kept" in line for line in said] == ([] if writable else [True])
     # Trackers get them in any case.
-    assert [answer.scores for answer in heard] == [{} if value is None else {"reward": value} for value in values]
-    assert [answer.unscored for answer in heard] == ["rubric: silent" if value is None else "" for value in values]
-    assert all(answer.question and answer.answer and len(answer.answer[0]) == 800 for answer in heard)
+    assert [answer.scores for answer in tracked] == [{} if value is None else {"reward": value} for value in values]
+    assert [answer.unscored for answer in tracked] == ["rubric: silent" if value is None else "" for value in values]
+    assert all(answer.question and answer.answer and len(answer.answer[0]) == 800 for answer in tracked)
 
 
 class CountingWorkers:

@@ -187,9 +187,9 @@ _opened: dict[str, tuple[Path, Tracker]] = {}
 
 @dataclass(frozen=True)
 class Trackers:
-    """The trackers of a run, by `asked` and by the environment; each opens at the first step."""
+    """The trackers of a run, by `requested` and by the environment; each opens at the first step."""
 
-    asked: tuple[str, ...]
+    requested: tuple[str, ...]
     folder: Path
     name: str
     say: Say
@@ -197,8 +197,8 @@ class Trackers:
     @property
     def kinds(self) -> list[str]:
         """The requested kinds that have not failed."""
-        asked = {**dict.fromkeys(self.asked), **({"wandb": None} if _wandb_is_requested() else {})}
-        return [kind for kind in asked if kind not in _failed and not (kind == "wandb" and _wandb_is_off())]
+        requested = {**dict.fromkeys(self.requested), **({"wandb": None} if _wandb_is_requested() else {})}
+        return [kind for kind in requested if kind not in _failed and not (kind == "wandb" and _wandb_is_off())]
 
     def check(self) -> None:
         """Say before the first stage which requested one is not installed."""

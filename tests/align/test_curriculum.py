@@ -83,11 +83,11 @@ MEANS: dict[int, dict[int, float | None]] = {
 def test_prompts_outside_the_band_are_passed_over(step: int, staleness: int, expected: set[int], tmp_path: Path) -> None:
     job = curriculum_job(tmp_path, MEANS, max_staleness=staleness, tis_cap=2.0)
     assert passed_over(job, step) == expected
-    asked, planned = rows_of(job, step), choose_prompts(step, 4, QUERIES, 0)
-    assert not set(asked) & expected
-    assert [row for row in asked if row in planned] == [row for row in planned if row not in expected]
+    chosen, planned = rows_of(job, step), choose_prompts(step, 4, QUERIES, 0)
+    assert not set(chosen) & expected
+    assert [row for row in chosen if row in planned] == [row for row in planned if row not in expected]
     batch = step_batch(job, step)
-    assert ([question.id for question in batch.questions], batch.passed_over) == ([f"q{row}" for row in asked], len(expected))
+    assert ([question.id for question in batch.questions], batch.passed_over) == ([f"q{row}" for row in chosen], len(expected))
 
 
 def test_without_it_every_prompt_is_asked_and_nothing_is_counted(tmp_path: Path) -> None:

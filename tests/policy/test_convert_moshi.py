@@ -114,14 +114,14 @@ def test_personaplexs_prompt_by_hand(tool: ModuleType, tmp_path: Path) -> None:
     voice = read_clip(tmp_path / "voice.wav")
     assert pyloudnorm.Meter(24_000).integrated_loudness(voice.samples) == pytest.approx(-24, abs=0.1)
     policy = MoshiPolicy.load(tmp_path, dtype=torch.float64)
-    told = policy.encode_prompt(QUESTION)
+    introduced = policy.encode_prompt(QUESTION)
     codes, humming = policy._codes_of(voice), policy._settled(440)
     assert humming.tolist() != policy.silence.tolist()
     # "c" is 6 and "a" is 4; the tiny tokenizer takes <system> for three unknown words.
     words = [3] * (len(codes) + 6) + [0, 0, 0, 6, 4, 0, 0, 0] + [3] * 6
     frames = len(words)
-    assert told.text_ids.tolist() == [WORDS, *words, *plain.text_ids[1:]]
-    own, user = told.audio_ids[:, :OWN], told.audio_ids[:, OWN:]
+    assert introduced.text_ids.tolist() == [WORDS, *words, *plain.text_ids[1:]]
+    own, user = introduced.audio_ids[:, :OWN], introduced.audio_ids[:, OWN:]
     expected = np.concatenate([codes, np.tile(policy.silence, (frames - len(codes), 1))])
     np.testing.assert_array_equal(own[1 : frames + 1, 0], expected[:, 0])
     np.testing.assert_array_equal(own[2 : frames + 2, 1:], expected[:, 1:])
@@ -130,8 +130,8 @@ def test_personaplexs_prompt_by_hand(tool: ModuleType, tmp_path: Path) -> None:
     np.testing.assert_array_equal(user[frames + 2 :], plain.audio_ids[2:, OWN:])
     policy.save(tmp_path / "again")
     again = MoshiPolicy.load(tmp_path / "again", dtype=torch.float64)
-    np.testing.assert_array_equal(again.encode_prompt(QUESTION).audio_ids, told.audio_ids)
-    assert again.encode_prompt(QUESTION).text_ids.tolist() == told.text_ids.tolist()
+    np.testing.assert_array_equal(again.encode_prompt(QUESTION).audio_ids, introduced.audio_ids)
+    assert again.encode_prompt(QUESTION).text_ids.tolist() == introduced.text_ids.tolist()
 
 
 @pytest.mark.parametrize("persona", [{}, {"voice": "x"}, 3])

@@ -39,7 +39,7 @@ class ResampleConfig(Section):
 
 
 class CurriculumConfig(Section):
-    """Prompts by their rewards: one that the policy has learned, or cannot answer yet, gives its place in a step to another.
+    """Prompts by their rewards: a prompt that the policy has learned, or cannot answer yet, gives its place to another.
 
     A prompt's reward is the mean of its newest group. Outside the band it is passed over until it is forgotten.
     """

@@ -259,7 +259,7 @@ class RunConfig(Section):
     run_dir: Path = Path("runs/demo")
     cache_dir: Path = Path("runs/cache")
     trackers: tuple[Literal["wandb", "trackio", "tensorboard"], ...] = Field(
-        (), description="trackers beside the run's own log, for curves and answers to hear; one that fails stops nothing"
+        (), description="trackers beside the run's own log, for curves and answers to hear; a failing tracker stops nothing"
     )
     data: DataConfig = DataConfig()
     policy: PolicyConfig = PolicyConfig()
