@@ -51,7 +51,7 @@ def test_an_unknown_name_says_which_there_are() -> None:
 def test_importing_loads_nothing_but_itself() -> None:
     """Counted in modules, since seconds depend on what else the machine does; the note has the seconds."""
     code = "import sys; before = set(sys.modules); import paras2s; print(sorted(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     loaded = eval(done.stdout)
     assert [name for name in loaded if name.startswith("paras2s")] == ["paras2s"]
     assert len(loaded) < 20

@@ -207,7 +207,7 @@ def test_processor_time_counts_children_that_have_ended_and_not_those_of_others(
     before_s = every.processor_s([os.getpid()])
     work = "import time\nwhile time.process_time() < 0.25: pass"
     child = subprocess.Popen([sys.executable, "-c", work])
-    child.wait()
+    child.wait(60)
     assert 0.24 <= every.processor_s([os.getpid()]) - before_s < 5
     assert every.processor_s([child.pid]) == 0
 

@@ -77,8 +77,8 @@ def test_as_a_program_it_ends_with_1_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "reward").mkdir()
     (tmp_path / "reward" / "agreement.json").write_text(json.dumps(bad))
     command = [sys.executable, TOOLS / "check_reward_model.py", tmp_path]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 1
     assert "reversed: 4.00" in ended.stdout
     (tmp_path / "reward" / "agreement.json").write_text(json.dumps(GOOD))
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert subprocess.run(command, capture_output=True, check=False, timeout=300).returncode == 0

@@ -67,8 +67,8 @@ def test_each_failure_is_named(gate: Any, place: tuple[str, ...], value: Any, sa
 def test_as_a_program_it_ends_with_1_and_says_why(tmp_path: Path) -> None:
     (tmp_path / "unisrm.json").write_text(json.dumps(GOOD | {"missing": [3]}))
     command = [sys.executable, TOOLS / "check_unisrm.py", tmp_path]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 1
     assert "seed 3 is not finished" in ended.stdout
     (tmp_path / "unisrm.json").write_text(json.dumps(GOOD))
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+    assert subprocess.run(command, capture_output=True, check=False, timeout=300).returncode == 0

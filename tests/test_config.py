@@ -345,7 +345,7 @@ def test_an_unknown_preset_says_which_there_are(name: str) -> None:
 def test_settings_and_commands_import_nothing_heavy() -> None:
     heavy = ("torch", "ray", "transformers", "numpy")
     code = f"import sys, paras2s.configs.schema.run, paras2s.cli.app; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "[]"
 
 

@@ -225,6 +225,23 @@ def late():
     ]
 
 
+def waits_for_ever(call: ast.Call) -> bool:
+    """Whether a call waits for another process without an end."""
+    name = ast.unparse(call.func)
+    waits = name in ("subprocess.run", "subprocess.check_output", "ray.get") or name.endswith(".communicate")
+    return waits and not any(keyword.arg in ("timeout", None) for keyword in call.keywords)
+
+
+def test_no_test_waits_for_a_process_without_end() -> None:
+    calls = [
+        (path.relative_to(TESTS), node)
+        for path in sorted(TESTS.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(), str(path)))
+        if isinstance(node, ast.Call)
+    ]
+    assert [f"{path}:{call.lineno}: give it a timeout" for path, call in calls if waits_for_ever(call)] == []
+
+
 def test_no_two_test_files_share_a_name() -> None:
     """pytest imports them by name: of two in one process, the second is not collected."""
     named = defaultdict(list)

@@ -141,7 +141,7 @@ def in_yaml(text: str, rules: Rules) -> Found:
 def paths() -> tuple[str, ...]:
     """Returns the repository's text files, tracked or new, as git lists them; without git, all that are there."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=300)
     here = (path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.rglob("*"))
     listed = done.stdout.split("\n") if done.returncode == 0 else [path for path in here if not path.startswith(".")]
     found = [path for path in listed if PurePosixPath(path).suffix in SUFFIXES and (REPOSITORY / path).is_file()]

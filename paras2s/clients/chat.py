@@ -30,8 +30,8 @@ CACHE_VERSION = 1
 # No model reads or writes as many tokens.
 MOST_TOKENS = 10**8
 log = logging.getLogger(__name__)
-# The most that OpenAI and vLLM give of a position; below the least is "never" as some servers write it.
-MOST_LOGPROBS, LEAST_LOGPROB = 20, -700.0
+# The most that OpenAI and vLLM give of a position; below the least is "never" as some servers write it; rounding may pass 0.
+MOST_LOGPROBS, LEAST_LOGPROB, NEVER, LARGEST_LOGPROB = 20, -700.0, -1e9, 0.01
 # Parts of a reply that are no part of its text.
 THOUGHT_PARTS = ("thinking", "reasoning", "redacted_thinking")
 
@@ -392,8 +392,8 @@ class LLMClient:
             self.calls += 1
             # As bytes: the client's own models of requests and replies take 2 ms of the processor a call.
             data: bytes = await session.client.post(path, cast_to=bytes, body=body)
-            # "Infinity" is no JSON; an infinite count of tokens is a missing count.
-            completion = json.loads(data, parse_constant=lambda _: None)
+            # "Infinity" is no JSON; an infinite count of tokens is a missing count. "-Infinity" is some servers' "never".
+            completion = json.loads(data, parse_constant=lambda name: -math.inf if name == "-Infinity" else None)
             _refuse_error(completion)
             tokens = _read_usage(completion.get("usage"), audio_tokens(request, self.price))
             spent.append(tokens)
@@ -402,7 +402,8 @@ class LLMClient:
                 if request.continues_at is not None:
                     return _read_continuation(completion, request, tokens)
                 return _checked(_read_reply(completion, tokens, request), session, may_be_empty=bool(request.token_ids))
-            except (ValueError, TypeError, LookupError, AttributeError) as error:
+            except Exception as error:
+                # Of another form, nested too deeply, a number beyond reason: it was paid for.
                 raise PaidError(one_line(error), self._cost_of(request, tokens)) from error
 
         return await session.attempt(post)
@@ -472,12 +473,14 @@ def _read_reply(completion: dict[str, Any], tokens: Tokens, request: Request) ->
     text, refusal = _text_of(message.get("content")), message.get("refusal") or None
     if not isinstance(refusal, str | None):
         raise TypeError("the reply's refusal is no text")
-    reason, model = choice.get("finish_reason") or "", completion.get("model") or ""
+    reason, model = _word(choice, "finish_reason"), _word(completion, "model")
     thoughts = message.get("reasoning_content") or message.get("reasoning")
     if thoughts and not text.strip() and refusal is None and reason in ("", "stop"):
         raise ValueError("the reply is all thought; raise max_output_tokens, or lower reasoning_effort")
-    logprobs = _scored_logprobs(choice, *request.scored) if request.scored else _first_logprobs(choice)
-    return Reply(well_formed(text), str(reason), refusal, str(model), tokens, None, 0.0, 1, False, logprobs)
+    logprobs = _first_logprobs(choice) if request.token_ids else None
+    if request.scored:
+        logprobs = _scored_logprobs(choice, *request.scored)
+    return Reply(well_formed(text), reason, refusal, model, tokens, None, 0.0, 1, False, logprobs)
 
 
 def _text_of(content: Any) -> str:
@@ -511,7 +514,20 @@ def _first_logprobs(choice: dict[str, Any]) -> dict[str, float] | None:
     positions = (choice.get("logprobs") or {}).get("content")
     if not positions:
         return None
-    return {entry["token"]: float(entry["logprob"]) for entry in positions[0].get("top_logprobs") or ()}
+    # An infinity could not be cached.
+    return {entry["token"]: max(_logprob(entry["logprob"]), NEVER) for entry in positions[0].get("top_logprobs") or ()}
+
+
+def _logprob(value: Any) -> float:
+    """Read a log-probability, which may be that of never.
+
+    Raises:
+        ValueError, TypeError: no probability has this logarithm.
+    """
+    number = float(value)
+    if not number <= LARGEST_LOGPROB:
+        raise ValueError(f"a log-probability of {number:g}")
+    return number
 
 
 def _scored_logprobs(choice: dict[str, Any], key: str, values: Sequence[str]) -> dict[str, float] | None:
@@ -522,9 +538,9 @@ def _scored_logprobs(choice: dict[str, Any], key: str, values: Sequence[str]) ->
             logprobs: dict[str, float] = {}
             for other in entry.get("top_logprobs") or ():
                 # "4" and " 4" are the same value.
-                value = str(other["token"]).strip(' "')
-                if value in values and float(other["logprob"]) > LEAST_LOGPROB:
-                    logprobs[value] = math.log(math.exp(logprobs.get(value, -math.inf)) + math.exp(float(other["logprob"])))
+                value, logprob = str(other["token"]).strip(' "'), _logprob(other["logprob"])
+                if value in values and logprob > LEAST_LOGPROB:
+                    logprobs[value] = math.log(math.exp(logprobs.get(value, -math.inf)) + math.exp(logprob))
             return logprobs or None
         text += str(entry["token"])
     return None
@@ -548,11 +564,15 @@ def _read_continuation(completion: dict[str, Any], request: Request, tokens: Tok
         if position == start:
             total = 0.0
         if start <= position < len(prompt) and total is not None:
-            total = None if value is None else total + float(value)
+            total = None if value is None else total + _logprob(value)
         position += len(text)
-    logprobs = None if total is None else {"": total}
-    reason, model = str(choice.get("finish_reason") or ""), str(completion.get("model") or "")
-    return Reply("", reason, None, model, tokens, None, 0.0, 1, False, logprobs)
+    logprobs = None if total is None or math.isinf(total) else {"": total}
+    return Reply("", _word(choice, "finish_reason"), None, _word(completion, "model"), tokens, None, 0.0, 1, False, logprobs)
+
+
+def _word(part: dict[str, Any], key: str) -> str:
+    """Return a word of a reply's form, fit to be written."""
+    return str(well_formed(str(part.get(key) or "")))
 
 
 def _from_cache(stored: dict[str, Any]) -> Reply:

@@ -32,6 +32,7 @@ from paras2s.configs.schema.endpoints import EndpointConfig, LimitField
 from paras2s.errors import BudgetError, ConfigError, EndpointError, JudgeError, ParaS2SError, one_line
 from paras2s.utils.addresses import is_loopback, is_private
 from paras2s.utils.io import read_yaml, reading
+from paras2s.utils.text import well_formed
 
 log = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0
@@ -413,8 +414,8 @@ class Session:
         return CallError(f"{self._where}: {self.without_key(why)}", retried, kind=UNREACHABLE)
 
     def without_key(self, text: str) -> str:
-        """Return the text with the key replaced by ***, should a gateway echo it."""
-        return text.replace(self._key, "***") if self._key else text
+        """Return a server's text with the key replaced by ***, should a gateway echo it, and fit to be written."""
+        return well_formed(text.replace(self._key, "***") if self._key else text)
 
 
 def _took_too_long(error: Exception) -> bool:

@@ -128,16 +128,28 @@ class JudgeThread:
                 taken.append(self._jobs.get())
             # A job that is running cannot be cancelled; else the others of its batch would fail with it.
             jobs = [job for job in taken if job.done.set_running_or_notify_cancel()]
-            try:
-                self._judge(jobs)
-            except Exception as error:
-                # Whatever a judge of the user's own raises is the answer to these requests; the server goes on.
-                log.warning("%s: %s", type(error).__name__, one_line(error))
-                for job in jobs:
-                    if not job.done.done():
-                        job.done.set_exception(error)
+            if jobs:
+                self._answer(jobs)
             with self._lock:
                 self.waiting -= sum(job.size for job in taken)
+
+    def _answer(self, jobs: Sequence[_Job]) -> None:
+        """Answer every request; a batch at which a judge fails unexpectedly is halved until the request at fault is alone.
+
+        Whatever a judge of the user's own raises, `sys.exit` included, is the answer to that request; the server goes on.
+        """
+        try:
+            self._judge(jobs)
+        except BaseException as error:
+            if len(jobs) > 1:
+                middle = len(jobs) // 2
+                self._answer(jobs[:middle])
+                self._answer(jobs[middle:])
+                return
+            # An exit or a cancellation would end the server's event loop.
+            failure = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+            log.warning("%s: %s", type(error).__name__, one_line(failure))
+            jobs[0].done.set_exception(failure)
 
     def _judge(self, jobs: Sequence[_Job]) -> None:
         started = time.perf_counter()

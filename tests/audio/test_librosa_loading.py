@@ -41,7 +41,9 @@ def test_where_the_users_folder_cannot_be_written_the_process_has_its_own_and_re
     (tmp_path / "file").touch()
     code = "from paras2s.audio.librosa_loading import cache_folder as own; print(own(), own(), own().is_dir())"
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
-    printed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=120
+    ).stdout
     first, second, there = printed.split()
     assert (Path(first).parent, there) == (tmp_path, "True")
     assert first != second

@@ -63,7 +63,10 @@ def test_every_kind_draws_the_same_text_twice_and_a_name_is_no_markup(kind: str)
 
 def test_the_program_starts_without_the_plotting_library() -> None:
     code = "import sys, paras2s.cli.app, paras2s.bench.bias.report, paras2s.pipeline.ablate; print('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300).stdout
+        == "False\n"
+    )
 
 
 def test_pages_may_name_the_colours() -> None:

@@ -1,12 +1,15 @@
-"""The campaign on input: mutations of intact files over every reader, and hostile words; its tables go to docs/reliability.md.
+"""The campaigns: damaged files, hostile words, judges that misbehave, kills; their tables go to docs/reliability.md.
 
-`python tests/chaos/campaign.py --count 5000 --out docs/reliability.md`, or `make chaos`. Every mutation comes from the seed,
-the reader and its number, so that a failure can be made again alone.
+`python tests/chaos/campaign.py --out docs/reliability.md`, or `make chaos`; `--only input` and its siblings run one of them,
+and leave the page's other parts as they are. Every mutation comes from the seed, the reader and its number, so that a failure
+can be made again alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
+import re
 import resource
 import subprocess
 import sys
@@ -21,6 +24,8 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
+from chaos.judges import judges_section, run_budgets, run_judges  # noqa: E402
+from chaos.kills import kills_section, run_kills  # noqa: E402
 from chaos.readers import READERS, Reader  # noqa: E402
 from chaos.words import run_words, section  # noqa: E402
 from paras2s.errors import ParaS2SError  # noqa: E402
@@ -101,9 +106,11 @@ def peak_gib() -> float:
 
 def page(result: Result, seed: int) -> str:
     """Return the campaign as a page of the documents."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE, timeout=120
+    ).stdout.strip()
     total = sum(result.counts.values())
-    command = f"python tests/chaos/campaign.py --count {total} --seed {seed} --out docs/reliability.md"
+    command = f"python tests/chaos/campaign.py --only input --count {total} --seed {seed} --out docs/reliability.md"
     rows = [f"| {name} | {result.counts[name]} | {result.refused[name]} |" for name in READERS]
     failures = [f"- {failure}" for failure in result.failures] or ["None."]
     return "\n".join(
@@ -132,21 +139,55 @@ def page(result: Result, seed: int) -> str:
     )
 
 
+# The page's parts by their headings, in order; what is before them is the input's.
+PARTS = {"input": "# Reliability", "words": "## Hostile words", "judges": "## Judges that misbehave", "kills": "## Kills"}
+
+
+def parts_of(page: str) -> dict[str, str]:
+    """Return the parts of a page by their names."""
+    found = re.split(f"(?m)^(?={'|'.join(map(re.escape, PARTS.values()))})", page)
+    return {name: text.strip() for text in found for name, heading in PARTS.items() if text.startswith(heading + "\n")}
+
+
 def main() -> None:
-    """Run the campaign; exit with 1 where something failed."""
+    """Run the campaigns; exit with 1 where something failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=5_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--words", type=int, default=10_000, help="hostile words; --count 0 keeps the page's mutations")
+    parser.add_argument("--words", type=int, default=10_000, help="hostile words")
+    parser.add_argument("--seeds", type=int, default=3, help="batches of each judge's misbehaviour")
+    parser.add_argument("--kills", type=int, default=100, help="kills, over all stages")
+    parser.add_argument("--only", choices=list(PARTS), action="append", help="this campaign alone; repeatable")
     options = parser.parse_args()
-    result, words = run(options.count, options.seed), run_words(options.words, options.seed)
-    before = options.out.read_text(encoding="utf-8") if options.out and not options.count else page(result, options.seed)
-    text = f"{before.partition('## Hostile words')[0].rstrip()}\n\n{section(words, options.seed)}"
+    chosen, seed = options.only or list(PARTS), options.seed
+    parts = parts_of(options.out.read_text(encoding="utf-8")) if options.out is not None and options.out.is_file() else {}
+    failed = False
+    if "input" in chosen:
+        mutations = run(options.count, seed)
+        parts["input"] = page(mutations, seed)
+        failed |= bool(mutations.failures) or peak_gib() > LARGEST_GIB
+    if "words" in chosen:
+        words = run_words(options.words, seed)
+        parts["words"] = section(words, seed)
+        failed |= bool(words.failures)
+    if "judges" in chosen:
+        logging.disable(logging.WARNING)
+        judged, budgets = run_judges(options.seeds), run_budgets()
+        judged.counts += budgets.counts
+        judged.failures += budgets.failures
+        parts["judges"] = judges_section(judged, options.seeds)
+        failed |= bool(judged.failures)
+    if "kills" in chosen:
+        with tempfile.TemporaryDirectory() as folder:
+            killed = run_kills(options.kills, seed, Path(folder))
+        parts["kills"] = kills_section(killed, options.kills, seed)
+        failed |= bool(killed.failures)
+    text = "\n\n".join(parts[name].strip() for name in PARTS if name in parts) + "\n"
     if options.out is not None:
         options.out.write_text(text, encoding="utf-8")
     print(text)
-    sys.exit(1 if result.failures or words.failures or peak_gib() > LARGEST_GIB else 0)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

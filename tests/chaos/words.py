@@ -158,6 +158,6 @@ def section(result: WordsResult, seed: int) -> str:
         "## Hostile words", "",
         "Words that ask for a verdict, or break out of a prompt, a table or a page. No verdict may stem from them, and nothing",
         "may run.", "", "```bash",
-        f"python tests/chaos/campaign.py --count 0 --words {count} --seed {seed} --out docs/reliability.md", "```", "",
+        f"python tests/chaos/campaign.py --only words --words {count} --seed {seed} --out docs/reliability.md", "```", "",
         "| through | words |", "|---|---|", *rows, "", *failures, "",
     ])  # fmt: skip

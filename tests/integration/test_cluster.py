@@ -105,7 +105,7 @@ def expected(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> GR
 
 
 def node_of(actor: Any) -> str:
-    return str(ray.get(actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())))
+    return str(ray.get(actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id()), timeout=300))
 
 
 def wait_for(what: Callable[[], Any]) -> None:
@@ -131,7 +131,7 @@ def hold(worker: Worker, mark: Path) -> None:
         else:
             actor._rewards = type("Held", (), {"score": never, "needs_sound": False, "needs_codes": False})()
 
-    ray.get(worker.actor.__ray_call__.remote(block))
+    ray.get(worker.actor.__ray_call__.remote(block), timeout=300)
 
 
 def at_step(monkeypatch: pytest.MonkeyPatch, step: int, before: Callable[[Orchestrator], Any], after: Any = None) -> None:

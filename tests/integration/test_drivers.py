@@ -268,7 +268,7 @@ def kill_one(monkeypatch: pytest.MonkeyPatch, role: str, at_step: int) -> list[i
 
     def sabotaged(orchestrator: Orchestrator, batch: PromptBatch, sampling: Sampling) -> PendingBatch:
         if batch.step == at_step:
-            died.append(ray.get(getattr(orchestrator, role).workers[0].actor.__ray_call__.remote(sabotage)))
+            died.append(ray.get(getattr(orchestrator, role).workers[0].actor.__ray_call__.remote(sabotage), timeout=300))
         return start(orchestrator, batch, sampling)
 
     monkeypatch.setattr(Orchestrator, "start", sabotaged)

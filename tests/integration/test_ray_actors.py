@@ -152,7 +152,7 @@ def assert_equal_rollouts(found: list[Rollout], expected: list[Rollout]) -> None
 
 
 def test_a_worker_gives_what_the_engine_gives(worker: Any, folder: Path) -> None:
-    found, waves, _ = ray.get(ask(worker, load(folder), 0))
+    found, waves, _ = ray.get(ask(worker, load(folder), 0), timeout=300)
     assert_equal_rollouts(found, in_process(load(folder), 0))
     assert [one.waves for one in found] == [()] * len(PROMPTS)
     # The embedded policy's rewards read codes.
@@ -161,7 +161,7 @@ def test_a_worker_gives_what_the_engine_gives(worker: Any, folder: Path) -> None
 
 def test_a_worker_samples_with_the_weights_it_is_handed(worker: Any, folder: Path) -> None:
     policy = shaken(load(folder))
-    found, _, spans = ray.get(ask(worker, policy, 1))
+    found, _, spans = ray.get(ask(worker, policy, 1), timeout=300)
     assert [one.work for one in spans] == ["load weights", "decode", "prefill", "decode"]
     assert_equal_rollouts(found, in_process(policy, 1))
     stale = in_process(load(folder), 1)
@@ -187,7 +187,7 @@ def setup_of(folder: Path, *sources: RewardSourceConfig) -> RewardSetup:
 def test_the_reward_worker_scores_as_the_model_does(folder: Path) -> None:
     rollouts = in_process(load(folder), 0)
     given = rollouts, [one.waves for one in rollouts], slice(None), questions_of(PROMPTS)
-    rewards, spans = ray.get(RewardWorker.remote(setup_of(folder), 1).score.remote(*given))
+    rewards, spans = ray.get(RewardWorker.remote(setup_of(folder), 1).score.remote(*given), timeout=300)
     assert [(one.work, one.worker.split()[0]) for one in spans] == [("score", "reward")]
     model = RewardModel.load(folder / "reward")
     assert [len(row) for row in rewards] == [GROUP] * len(PROMPTS)
@@ -206,7 +206,7 @@ def test_the_reward_worker_decodes_answers_for_sources_that_listen(folder: Path)
     ]
     worker = RewardWorker.remote(setup_of(folder, *sources), 1)
     given = rollouts, [one.waves for one in rollouts], slice(None), questions_of(PROMPTS)
-    for rollout, row in zip(rollouts, ray.get(worker.score.remote(*given))[0], strict=True):
+    for rollout, row in zip(rollouts, ray.get(worker.score.remote(*given), timeout=300)[0], strict=True):
         for codes, reward in zip(rollout.codes, row, strict=True):
             assert reward.parts["length"] == pytest.approx(1 + 4 * len(codes) / STEPS)
             assert set(reward.parts) <= {"length", "word_errors"}
@@ -224,9 +224,9 @@ def test_codes_are_made_of_another_policys_sound_for_sources_that_read_them_alon
     rollouts = [replace(one, code_format="another", sample_rate_hz=24_000) for one in ours]
     given = rollouts, waves, slice(None), questions_of(PROMPTS)
     length = RewardWorker.remote(setup_of(folder, RewardSourceConfig(kind="length", options={"target_steps": 8})), 1)
-    ray.get(length.__ray_call__.remote(lambda actor: setattr(type(actor.codec), "encode", never)))
-    assert ray.get(length.score.remote(*given))[0] == [[Reward(3.0, {"length": 3.0})] * GROUP] * len(ours)
-    rewards = ray.get(RewardWorker.remote(setup_of(folder), 1).score.remote(*given))[0]
+    ray.get(length.__ray_call__.remote(lambda actor: setattr(type(actor.codec), "encode", never)), timeout=300)
+    assert ray.get(length.score.remote(*given), timeout=300)[0] == [[Reward(3.0, {"length": 3.0})] * GROUP] * len(ours)
+    rewards = ray.get(RewardWorker.remote(setup_of(folder), 1).score.remote(*given), timeout=300)[0]
     codes = Codec2Pairs().encode(Clip(waves[0][0], 24_000))
     model = RewardModel.load(folder / "reward")
     expected = [model.score([question_of(prompt)], [codes])[0] for prompt in PROMPTS]
@@ -243,27 +243,27 @@ def test_a_learner_that_is_started_again_continues_to_the_same_weights(folder: P
 
     def started(resume_from: Path | None) -> Any:
         learner = LearnerActor.remote(folder / "sft", PolicyConfig(device="cpu", max_answer_steps=STEPS), config, 1)
-        ray.get(learner.open.remote(0, ("127.0.0.1", 0), resume_from))
+        ray.get(learner.open.remote(0, ("127.0.0.1", 0), resume_from), timeout=300)
         return learner
 
     first = started(None)
     for step in range(2):
-        ray.get(first.step.remote((PROMPTS, rollouts[step], rewards[step])))
-    ray.get(first.save.remote(tmp_path / "step_000002"))
-    metrics, advantages, spans = ray.get(first.step.remote((PROMPTS, rollouts[2], rewards[2])))
+        ray.get(first.step.remote((PROMPTS, rollouts[step], rewards[step])), timeout=300)
+    ray.get(first.save.remote(tmp_path / "step_000002"), timeout=300)
+    metrics, advantages, spans = ray.get(first.step.remote((PROMPTS, rollouts[2], rewards[2])), timeout=300)
     assert [len(row) for row in advantages] == [GROUP] * 3
     assert [one.work for one in spans] == ["checkpoint", "update"]
-    expected = ray.get(first.weights.remote())
+    expected = ray.get(first.weights.remote(), timeout=300)
     ray.kill(first)
     second = started(tmp_path / "step_000002")
-    assert ray.get(second.next_step.remote()) == 2
-    assert ray.get(second.step.remote((PROMPTS, rollouts[2], rewards[2])))[0] == metrics
-    found = ray.get(second.weights.remote())
+    assert ray.get(second.next_step.remote(), timeout=300) == 2
+    assert ray.get(second.step.remote((PROMPTS, rollouts[2], rewards[2])), timeout=300)[0] == metrics
+    found = ray.get(second.weights.remote(), timeout=300)
     assert found.keys() == expected.keys()
     assert [name for name in expected if not np.array_equal(found[name], expected[name])] == []
     # What the learner refuses reaches the driver as the learner's own error.
     with pytest.raises(ray.exceptions.RayTaskError) as caught:
-        ray.get(second.step.remote((PROMPTS, rollouts[2], [[Unscored("rubric", "no words")] * GROUP] * 3)))
+        ray.get(second.step.remote((PROMPTS, rollouts[2], [[Unscored("rubric", "no words")] * GROUP] * 3)), timeout=300)
     assert isinstance(caught.value.cause, PolicyError)
     assert "step 3: 9 of 9 answers are unscored (no words)" in str(caught.value.cause)
     ray.kill(second)
@@ -276,4 +276,4 @@ def test_workers_have_this_programs_priority() -> None:
     def priority() -> int:
         return os.nice(0)
 
-    assert ray.get(priority.remote()) == os.nice(0)
+    assert ray.get(priority.remote(), timeout=300) == os.nice(0)

@@ -72,7 +72,7 @@ def die_of_the_next_call(monkeypatch: pytest.MonkeyPatch, role: str, at_step: in
     def sabotaged(orchestrator: Orchestrator, batch: PromptBatch, sampling: Sampling) -> PendingBatch:
         if batch.step == at_step:
             group = getattr(orchestrator, role)
-            died.append(ray.get(group.workers[0].actor.__ray_call__.remote(sabotage)))
+            died.append(ray.get(group.workers[0].actor.__ray_call__.remote(sabotage), timeout=300))
         return start(orchestrator, batch, sampling)
 
     monkeypatch.setattr(Orchestrator, "start", sabotaged)
@@ -134,6 +134,6 @@ def test_a_policy_that_speaks_with_its_own_network_is_refused(tmp_path: Path, mo
     config = found.run.config.model_copy(update={"policy": found.run.config.policy.model_copy(update={"kind": "moshi"})})
     actor = workers.SpeakWorker.remote(found.run.sft_dir, config.policy, 1)
     with pytest.raises(ray.exceptions.RayTaskError) as refused:
-        ray.get(actor.speak.remote(None))
+        ray.get(actor.speak.remote(None), timeout=300)
     assert isinstance(refused.value.cause, PolicyError)
     assert "align.workers.speak: MoshiPolicy makes its sound with its own network" in str(refused.value.cause)

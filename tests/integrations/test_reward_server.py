@@ -5,11 +5,13 @@ Not covered: other machines; the token is checked on this one.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ from paras2s.configs.schema.judges import JudgeConfig, JudgingConfig
 from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
 from paras2s.errors import ConfigError
 from paras2s.integrations.scorer import JudgeScorer, open_scorer
-from paras2s.integrations.server import HOSTS, JudgeThread, make_app
+from paras2s.integrations.server import HOSTS, JudgeThread, _Job, make_app
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progress, Scored, Utterance, preference_of
@@ -198,6 +200,32 @@ def test_a_request_that_is_given_up_does_not_end_those_of_its_batch() -> None:
     go_on.set()
     assert [one.result(30)[0].score for one in (first, patient)] == [1.0, 1.0]
     assert judge.batches == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("odd"), RecursionError("deep"), SystemExit(3), asyncio.CancelledError()],
+    ids=lambda one: type(one).__name__,
+)
+def test_an_odd_request_that_breaks_the_judge_costs_that_request_alone(error: BaseException) -> None:
+    class Breaks(Words):
+        def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
+            if any(exchange.words == "odd" for exchange in exchanges):
+                raise error
+            return super().score_batch(exchanges)
+
+    judging = JudgeThread(JudgeScorer(Breaks()), None, 64)
+    jobs = [
+        _Job([Group(RewardQuestion("q", None, "hello"), (GivenAnswer(0, text),))], Future())
+        for text in ("a", "odd", "b c", "d")
+    ]
+    judging._answer(jobs)
+    failed = jobs[1].done.exception(0)
+    assert type(failed) is (type(error) if isinstance(error, Exception) else RuntimeError)
+    assert [job.done.result(0)[0].score for job in jobs if job is not jobs[1]] == [1.0, 2.0, 1.0]
+    served = TestClient(make_app(judging), base_url=BASE)
+    replies = [served.post("/score", json=body(text)) for text in ("odd", "one two")]
+    assert [reply.status_code for reply in replies] == [500, 200]
 
 
 def test_what_one_request_holds_does_not_spoil_another() -> None:

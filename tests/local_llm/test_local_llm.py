@@ -128,7 +128,7 @@ def test_a_real_model_answers_the_prompts_of_a_curation(base_url):
 def test_a_likelihood_tells_a_sarcastic_user_from_a_sincere_one(tmp_path):
     """Thanks are likelier after sincere words, an apology after sarcastic ones, where the same model's digits tell nothing."""
     pytest.importorskip("gguf", reason="needs gguf, by which transformers reads the model: pip install gguf")
-    path = subprocess.run([PYTHON, TOOL, "--path"], capture_output=True, text=True, check=True).stdout.strip()
+    path = subprocess.run([PYTHON, TOOL, "--path"], capture_output=True, text=True, check=True, timeout=300).stdout.strip()
     judge = open_judge("contrast", {"model": path, "cache_dir": str(tmp_path)})
     said = ("What a wonderful job you did.", "You have been so helpful today.", "This song is a real masterpiece.")
     answers = ("Thank you so much, that is very kind of you.", "I am sorry, I will do better next time.")

@@ -272,5 +272,5 @@ def test_planning_imports_no_torch() -> None:
     code = (
         "import sys; import paras2s.cli.plan, paras2s.planning.simulate, paras2s.pipeline.demo; print('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.strip() == "False"

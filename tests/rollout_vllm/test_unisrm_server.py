@@ -48,7 +48,9 @@ def wide_thinker(tokenizer):
 @pytest.fixture(scope="module")
 def _processor():
     """vLLM makes the whole processor of Qwen2.5-Omni, of which only the feature extractor is used."""
-    found = subprocess.run([vllm_python(), "-c", "import torchvision.transforms.v2.functional"], capture_output=True)
+    found = subprocess.run(
+        [vllm_python(), "-c", "import torchvision.transforms.v2.functional"], capture_output=True, timeout=120
+    )
     if found.returncode:
         pytest.skip("no torchvision beside vLLM; the package index has its build for CUDA alone (make vllm-env leaves it out)")
 

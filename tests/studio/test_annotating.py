@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 from data_gen.test_human_check import dataset
 from studio.browser import PATIENCE_MS, findings, opened, served
+from tiny.processes import PATIENCE_S
 from tiny.studies import QUESTIONS, answer_pair, make, pair_items, single_items
 
 from paras2s.data_gen.curation.human_check import load_decisions, open_check
@@ -47,13 +49,16 @@ class Server:
         command = [sys.executable, "-c", code, "studio", str(self.folder), "--port", str(self.port), "--no-open"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
+        watch = threading.Timer(PATIENCE_S, self.process.kill)
+        watch.start()
         # It prints its address once the socket takes connections.
         assert str(self.port) in self.process.stdout.readline()
+        watch.cancel()
 
     def kill(self) -> None:
         if self.process is not None:
             os.kill(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+            self.process.wait(60)
             assert self.process.stdout is not None
             self.process.stdout.close()
             self.process = None

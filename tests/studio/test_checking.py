@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -18,6 +17,7 @@ import pytest
 from data_gen.test_human_check import dataset, yes
 from starlette.testclient import TestClient
 from studio.test_serve import MAIN
+from tiny.processes import started
 
 from paras2s.configs.schema.base import dump_config
 from paras2s.data_gen.curation.human_check import load_decisions, open_check
@@ -129,7 +129,7 @@ def test_the_verb_serves_the_page_until_ctrl_c_and_says_how_far_it_is(tmp_path: 
     path.write_text(dump_config(config))
     words = [sys.executable, "-c", MAIN, "data", str(path), "--check", "ann", "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as server:
+    with started(words, env=environment) as server:
         assert server.stdout is not None
         found = re.search(r"http://127\.0\.0\.1:(\d+)/annotate/\S+", server.stdout.readline())
         assert found is not None

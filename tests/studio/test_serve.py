@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
+from tiny.processes import started
 from tiny.world import invoke
 
 from paras2s.errors import ConfigError
@@ -24,7 +24,7 @@ MAIN = "import sys; from paras2s.cli.app import main; sys.argv[0] = 'paras2s'; m
 def test_it_prints_its_address_serves_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     words = [sys.executable, "-c", MAIN, "studio", str(tmp_path), "--port", "0", "--no-open"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as server:
+    with started(words, env=environment) as server:
         assert server.stdout is not None
         address = server.stdout.readline().split()[1]
         assert address.startswith("http://127.0.0.1:")

@@ -82,12 +82,12 @@ class ScriptedEndpoint:
 
     def __enter__(self) -> ScriptedEndpoint:
         self._thread.start()
-        self._ready.wait()
+        assert self._ready.wait(60), "the endpoint does not start"
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        self._thread.join(60)
 
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

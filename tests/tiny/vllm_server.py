@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -63,6 +64,9 @@ def vllm_server(folder: Path, name: str, more: Sequence[object]) -> Iterator[str
             assert server.poll() is None, "vLLM did not start:\n" + "".join(said[-30:])
             yield f"http://127.0.0.1:{port}/v1"
         finally:
-            os.killpg(server.pid, signal.SIGTERM)
-            reader.join(60)
+            # A server that does not end by itself would be waited for without end.
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(server.pid, number)
+                reader.join(60)
             print("".join(said[-80:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,11 +30,15 @@ def in_another_process(folder: Path, then: Callable[[], object]) -> None:
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        lock.hold(folder)
-        os.write(tell, b"x")
-        signal.pause()
-    os.read(ready, 1)
+        try:
+            lock.hold(folder)
+            os.write(tell, b"x")
+            signal.pause()
+        finally:
+            os._exit(1)
     try:
+        # A child of a process with threads may wait for a lock that none of its threads holds.
+        assert select.select([ready], [], [], 60)[0], "the other process does not get as far as the lock"
         then()
     finally:
         os.kill(child, 9)

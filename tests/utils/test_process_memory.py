@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny.processes import started
 
 from paras2s.utils.process_memory import MemoryWatch, descendants, proportional_gib
 
@@ -16,7 +17,7 @@ def test_a_childs_memory_counts_and_is_gone_with_it() -> None:
     import os
 
     alone = sum(map(proportional_gib, descendants(os.getpid())))
-    with subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with started([sys.executable, "-c", HOLD], stdin=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
         assert child.pid in descendants(os.getpid())
@@ -25,6 +26,6 @@ def test_a_childs_memory_counts_and_is_gone_with_it() -> None:
         assert memory.peak_gib is not None
         assert 0.19 < memory.peak_gib - alone < 0.3
         assert 0.19 < proportional_gib(child.pid) < 0.3
-        child.communicate()
+        child.communicate(timeout=60)
     assert child.pid not in descendants(os.getpid())
     assert proportional_gib(child.pid) == 0.0

@@ -1,0 +1,278 @@
+"""The campaign of kills: a run in miniature, killed at random moments of every stage, ends as the undisturbed run does.
+
+Each trial starts one stage from the undisturbed run's files of the stages before, kills the command or a process below it with
+signal 9 at a moment drawn over the stage's whole time, and gives the same command again until it ends well. Every file must
+then be the undisturbed run's, no process and no folder of Ray may be left, and no traceback may be printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CONFIG = """
+name: chaos
+run_dir: run
+cache_dir: cache
+data: {categories: [sarcasm], demonstration_contrasts: 2, preference_contrasts: 2, rl_contrasts: 2, validation_contrasts: 1,
+  test_contrasts: 1, demonstration_speakers: 1, answers_per_query: 1, answer_takes: 1}
+policy: {hidden_size: 32, intermediate_size: 48, num_layers: 2, tap_layer: 0, max_answer_steps: 16, text_pieces: 300}
+warmup: {demonstration_contrasts: 2, steps: 30, batch_size: 4}
+distill: {answers_per_query: 2, degenerate_answers: 2, steps: 60, batch_size: 8, hidden_size: 16, layers: 1}
+align:
+  steps: 6
+  checkpoint_every: 2
+  evaluate_every: 3
+  sampling: {queries_per_step: 2, group_size: 3}
+  objective: {groups_per_update: 2}
+  optimizer: {warmup_steps: 1}
+bench: {answers_per_query: 1}
+"""
+VERBS = {
+    "data": ("data", "run.yaml"),
+    "warmup": ("warmup", "run.yaml"),
+    "distill": ("distill", "run.yaml", "--anyway"),
+    "align": ("align", "run.yaml", "--resume", "--anyway"),
+    "bench": ("bench", "contrasts", "run.yaml"),
+}
+# How long something took, who holds the folder, and what tells of the machine.
+OWN_FILES = ("took.json", "timings.json", "timeline.jsonl", "origin.json", "progress.json", ".lock", "resources.json")
+OWN_KEYS = ("seconds", "took", "latency", "wall_s", "created", "path")
+LONGEST_S, GONE_WITHIN_S, MOST_STARTS = 400.0, 20.0, 4
+# Names by which a process of a run is known among the command's descendants.
+VICTIMS = {"gcs_server": "Ray's GCS", "raylet": "raylet", "ray::": "a worker of Ray", "multiprocessing": "a worker of the pool"}
+DRIVER = "the command"
+MARK = "PARAS2S_CHAOS"
+
+
+@dataclass
+class KillsResult:
+    """Kills by stage and by victim, and every failure."""
+
+    stages: Counter[str] = field(default_factory=Counter)
+    victims: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+
+class Trial:
+    """A folder with a run, a mark in the environment of all its processes, and a folder of temporary files of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.temporary = Path(tempfile.mkdtemp(prefix="chaos-"))
+        self.mark = f"{os.getpid()}-{self.temporary.name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.yaml").write_text(CONFIG, encoding="utf-8")
+
+    def start(self, stage: str) -> subprocess.Popen[bytes]:
+        """Start a stage's command; what it says goes to a file."""
+        environment = os.environ | {
+            "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(self.temporary), MARK: self.mark, "OMP_NUM_THREADS": "1",
+        }  # fmt: skip
+        with (self.folder / "said.txt").open("ab") as said:
+            return subprocess.Popen(
+                [sys.executable, "-m", "paras2s", *VERBS[stage]], cwd=self.folder, env=environment, stdout=said, stderr=said,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def finish(self, stage: str) -> float:
+        """Run a stage to its end; return the seconds it took."""
+        started = time.monotonic()
+        process = self.start(stage)
+        try:
+            code = process.wait(LONGEST_S)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise AssertionError(f"{stage} did not end within {LONGEST_S:.0f} s") from None
+        assert code == 0, f"{stage} ended with {code}: {self.said()[-300:]!r}"
+        return time.monotonic() - started
+
+    def said(self) -> str:
+        """Return all that the commands said."""
+        path = self.folder / "said.txt"
+        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+    def processes(self) -> dict[int, str]:
+        """Return the processes with this trial's mark, with their command lines."""
+        found: dict[int, str] = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+        return found
+
+    def end(self) -> None:
+        """End every process of this trial."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def left(self) -> list[str]:
+        """Return what is left of a trial after a while: processes, and folders of Ray."""
+        until = time.monotonic() + GONE_WITHIN_S
+        while (alive := self.processes()) and time.monotonic() < until:
+            time.sleep(0.2)
+        folders = [path.name for path in self.temporary.glob("*ray*")]
+        return [f"process left: {line[:80]}" for line in alive.values()] + [f"folder left: {name}" for name in folders]
+
+    def close(self) -> None:
+        """Remove everything."""
+        self.end()
+        shutil.rmtree(self.temporary, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def victim_of(trial: Trial, driver: int, draw: np.random.Generator) -> tuple[str, int]:
+    """Draw the kind of a victim among those alive, then one of the kind."""
+    kinds: dict[str, list[int]] = {DRIVER: [driver]}
+    for pid, line in trial.processes().items():
+        kind = next((kind for name, kind in VICTIMS.items() if name in line), None)
+        if kind and pid != driver:
+            kinds.setdefault(kind, []).append(pid)
+    # Half of the kills are the command's own.
+    others = sorted(set(kinds) - {DRIVER})
+    kind = DRIVER if not others or draw.random() < 0.5 else others[int(draw.integers(len(others)))]
+    return kind, kinds[kind][int(draw.integers(len(kinds[kind])))]
+
+
+def kill_in(trial: Trial, stage: str, after_s: float, draw: np.random.Generator) -> str:
+    """Start a stage and kill one of its processes after a while; return which, once the command has ended."""
+    process = trial.start(stage)
+    try:
+        process.wait(after_s)
+        return "nothing: it had ended"
+    except subprocess.TimeoutExpired:
+        kind, pid = victim_of(trial, process.pid, draw)
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        kind = f"{kind}, which had ended"
+    try:
+        code = process.wait(LONGEST_S)
+    except subprocess.TimeoutExpired:
+        trial.end()
+        raise AssertionError(f"{stage}: the command did not end after the death of {kind}") from None
+    allowed = (-signal.SIGKILL,) if kind == DRIVER else (0, 2)
+    assert code in allowed, f"{stage}: {code} after the death of {kind}: {trial.said()[-300:]!r}"
+    return kind
+
+
+def without_time(value: Any) -> Any:
+    """Return a JSON value without the keys that tell how long something took."""
+    if isinstance(value, dict):
+        return {key: without_time(one) for key, one in value.items() if not any(word in key for word in OWN_KEYS)}
+    return [without_time(one) for one in value] if isinstance(value, list) else value
+
+
+def content(path: Path) -> Any:
+    """Return what must be equal of a file."""
+    if path.suffix == ".json":
+        return without_time(json.loads(path.read_text(encoding="utf-8")))
+    if path.suffix == ".jsonl":
+        return [without_time(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    return path.read_bytes()
+
+
+def files_of(run: Path) -> dict[str, Path]:
+    """Return a run's files that must be equal, by their names in it."""
+    files = (path for path in run.rglob("*") if path.is_file() and path.name not in OWN_FILES)
+    return {path.relative_to(run).as_posix(): path for path in files}
+
+
+def differences(found: Path, expected: Path) -> list[str]:
+    """Return how two runs' folders differ."""
+    own, right = files_of(found), files_of(expected)
+    apart = [f"{name}: missing" for name in sorted(right.keys() - own.keys())]
+    apart += [f"{name}: not of the undisturbed run" for name in sorted(own.keys() - right.keys())]
+    return apart + [
+        f"{name}: differs" for name in sorted(own.keys() & right.keys()) if content(own[name]) != content(right[name])
+    ]
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """The undisturbed run's folder after each stage, and the seconds of each stage's command."""
+
+    folder: Path
+    took_s: dict[str, float]
+
+    def after(self, stage: str) -> Path:
+        """Return the run's folder as it was after a stage."""
+        return self.folder / "after" / stage
+
+
+def undisturbed(folder: Path, stages: Sequence[str]) -> Undisturbed:
+    """Run all stages once, and keep the run as it is after each."""
+    trial, took_s = Trial(folder / "whole"), {}
+    for stage in stages:
+        took_s[stage] = trial.finish(stage)
+        shutil.copytree(trial.folder / "run", folder / "after" / stage)
+    assert trial.left() == []
+    return Undisturbed(folder, took_s)
+
+
+def attempt(base: Undisturbed, stage: str, seed: int, result: KillsResult) -> None:
+    """Make one trial: one to three kills in a stage, then its end."""
+    draw = np.random.default_rng([seed, sum(stage.encode())])
+    trial, before = Trial(base.folder / f"trial-{stage}-{seed}"), list(VERBS)[list(VERBS).index(stage) - 1]
+    if stage != "data":
+        shutil.copytree(base.after(before), trial.folder / "run")
+    # Sentences once spoken are not spoken again; a stage of data with half of them begins in their midst.
+    shutil.copytree(base.folder / "whole" / "cache", trial.folder / "cache", copy_function=shutil.copy2)
+    try:
+        for _ in range(int(draw.integers(1, 4))):
+            victim = kill_in(trial, stage, float(draw.uniform(0.3, 1.0)) * base.took_s[stage], draw)
+            result.stages[stage] += 1
+            result.victims[victim] += 1
+        trial.finish(stage)
+        faults = [*differences(trial.folder / "run", base.after(stage)), *trial.left()]
+        faults += ["a traceback is printed"] if "Traceback (most recent call last)" in trial.said() else []
+    except AssertionError as error:
+        faults = [str(error)]
+    result.failures += [f"{stage}, seed {seed}: {fault}" for fault in faults[:5]]
+    trial.close()
+
+
+def run_kills(kills: int, seed: int, folder: Path, stages: Sequence[str] = tuple(VERBS)) -> KillsResult:
+    """Kill at least `kills` times, stage after stage in turn."""
+    result = KillsResult()
+    base = undisturbed(folder, list(VERBS)[: 1 + max(list(VERBS).index(stage) for stage in stages)])
+    for number in range(kills):
+        if sum(result.stages.values()) >= kills:
+            break
+        attempt(base, stages[number % len(stages)], seed + number, result)
+        print(f"{sum(result.stages.values())} kills, {len(result.failures)} failures", file=sys.stderr, flush=True)
+    return result
+
+
+def kills_section(result: KillsResult, asked: int, seed: int) -> str:
+    """Return the part of the page on kills."""
+    stages = [f"| {name} | {number} |" for name, number in result.stages.items()]
+    victims = [f"| {name} | {number} |" for name, number in result.victims.most_common()]
+    failures = [f"- {failure}" for failure in result.failures[:50]] or ["No failure."]
+    return "\n".join([
+        "## Kills", "",
+        "A run in miniature, with Ray, whose processes are killed with signal 9 at random moments of every stage, one to three",
+        "times before the same command may end. Then every file (data, weights, logs, tables) must be that of the undisturbed",
+        "run, but for times; no process and no folder of Ray may be left, and no traceback printed.", "", "```bash",
+        f"python tests/chaos/campaign.py --only kills --kills {asked} --seed {seed} --out docs/reliability.md", "```", "",
+        "| stage | kills |", "|---|---|", *stages, "", "| killed | times |", "|---|---|", *victims, "", *failures, "",
+    ])  # fmt: skip
