@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick results paper unisrm chaos gpu-check test test-vllm vllm-env llm llm-env trace lint docs clean
+.PHONY: demo quick results paper unisrm chaos sbom gpu-check test test-vllm vllm-env llm llm-env trace lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -36,6 +36,12 @@ gpu-check: .venv/.offline
 chaos: .venv/.dev
 	$(BIN)/python tests/chaos/campaign.py --out docs/reliability.md
 	$(BIN)/python -m pytest tests/chaos
+
+# Every package of .venv with its version and licence, to sbom.cdx.json (CycloneDX), by a program in an environment of its own.
+sbom: .venv/.offline
+	test -x .venv-sbom/bin/python || $(PYTHON) -m venv .venv-sbom
+	.venv-sbom/bin/python -m pip install -q cyclonedx-bom==7.5.0
+	.venv-sbom/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible -o sbom.cdx.json
 
 # A process a core. A file stays in one, since what its tests share is made once; all that start Ray stay together.
 test: .venv/.dev lint
@@ -103,4 +109,4 @@ lint: .venv/.dev
 	touch $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-llm build site .cache *.egg-info
+	rm -rf .venv .venv-vllm .venv-llm .venv-sbom sbom.cdx.json build site .cache *.egg-info

@@ -1,10 +1,12 @@
 """A long run of a tiny Kimi-Audio with every role: whether memory stays flat, files stay bounded and stops change nothing.
 
 Two rollout workers, two learner ranks, a speak worker and a judge. The same job runs twice: once through, and once stopped so
-many times between two checkpoints and resumed. Of every process its own memory is noted, and how many files it has open. With
---folder both runs stay there, and the same command goes on with them, whenever it was stopped.
+many times between two checkpoints and resumed, with --kill-every N a worker killed every N steps as well. Of every process its
+own memory is noted, and how many files it has open. With --folder both runs stay there, and the same command goes on with them,
+whenever it was stopped.
 
-    python benchmarks/soak.py [--steps 2000] [--prompts 10000] [--resumes 5] [--folder FOLDER [--so-far]] [--json FILE]
+    python benchmarks/soak.py [--steps 2000] [--prompts 10000] [--resumes 5] [--kill-every N] [--folder FOLDER [--so-far]]
+        [--json FILE]
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -38,6 +41,7 @@ GROWING = ("metrics.jsonl", "timeline.jsonl", "rollouts", "validation")
 CHECKPOINTS, MOST_CHECKPOINTS = "checkpoints", 3
 # Of less than this, a page or a file more is no growth.
 FLOOR = {"mib": 20.0, "open": 20.0}
+ROLES = ("ray::RolloutWorker", "ray::RewardWorker", "ray::SpeakWorker")
 LOOKS, STOPS, SETTINGS = "looks.jsonl", "stops.jsonl", "soak.json"
 
 
@@ -45,7 +49,17 @@ class Stopped(Exception):
     """In place of a signal, at a step whose work is not saved."""
 
 
-def run_job(folder: Path, steps: int, prompts: int, stop: int | None) -> None:
+def kill_a_worker(number: int) -> None:
+    """Kill one of the workers that are replaced, of each role in turn."""
+    from paras2s.utils.process_memory import descendants
+
+    role = ROLES[number % len(ROLES)]
+    pids = [pid for pid in descendants(os.getpid()) if Path(f"/proc/{pid}").exists() and name_of(pid) == role]
+    for pid in pids[:1]:
+        os.kill(pid, signal.SIGKILL)
+
+
+def run_job(folder: Path, steps: int, prompts: int, stop: int | None, kill_every: int) -> None:
     """In a process of its own: goes on from the newest checkpoint, and looks at every process now and then."""
     # Ray's workers make the clips, and must find their module.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
@@ -81,6 +95,8 @@ def run_job(folder: Path, steps: int, prompts: int, stop: int | None) -> None:
             raise Stopped
         finish_step(job, workers, step, *more)
         done.append(time.monotonic())
+        if kill_every and step % kill_every == kill_every - 1:
+            kill_a_worker(step // kill_every)
         if step % LOOK_EVERY == 0:
             for row in look(folder / "run"):
                 append_jsonl(folder / LOOKS, {"step": step, **row})
@@ -206,6 +222,8 @@ def run_through(folder: Path, options: argparse.Namespace, stops: Sequence[int])
     while not (folder / "run/aligned" / COMPLETE).is_file():
         stop = next((step for step in stops if step not in {row["step"] for row in rows_of(folder / STOPS)}), None)
         command = [sys.executable, __file__, "--child", str(folder), "--steps", str(options.steps)]
+        # The straight run is the one that nothing happens to.
+        command += ["--kill-every", str(options.kill_every)] if folder.name == "stopped" else []
         command += ["--prompts", str(options.prompts), *([] if stop is None else ["--stop", str(stop)])]
         with (folder / "output.log").open("a") as log:
             ended = subprocess.run(command, check=False, stderr=log).returncode
@@ -226,7 +244,7 @@ def run_both(straight: Path, stopped: Path, options: argparse.Namespace) -> None
     Raises:
         SystemExit: it does, or a run failed.
     """
-    settings = {key: getattr(options, key) for key in ("steps", "prompts", "resumes")}
+    settings = {key: getattr(options, key) for key in ("steps", "prompts", "resumes", "kill_every")}
     for run in (straight, stopped):
         run.mkdir(parents=True, exist_ok=True)
     held = straight.parent / SETTINGS
@@ -243,6 +261,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--prompts", type=int, default=10_000)
     parser.add_argument("--resumes", type=int, default=5)
+    parser.add_argument("--kill-every", type=int, default=0, help="steps after which a worker of the stopped run is killed")
     parser.add_argument("--folder", type=Path, help="keep both runs there, and go on with those that are there")
     parser.add_argument("--so-far", action="store_true", help="run nothing; say what the runs in --folder have shown")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
@@ -250,7 +269,7 @@ def main() -> None:
     add_json_option(parser)
     options = parser.parse_args()
     if options.child:
-        run_job(options.child, options.steps, options.prompts, options.stop)
+        run_job(options.child, options.steps, options.prompts, options.stop, options.kill_every)
         return
     if options.so_far and not options.folder:
         parser.error("--so-far: name the --folder of a soak that was begun")

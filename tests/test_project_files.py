@@ -6,11 +6,14 @@ Not covered: whether a forge accepts the forms; their schema is GitHub's, checke
 from __future__ import annotations
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import typer
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from typer.testing import CliRunner
 
 import paras2s
@@ -42,6 +45,43 @@ def test_tests_that_start_ray_are_grouped(request: pytest.FixtureRequest) -> Non
     if not getattr(request.config.option, "loadgroup", False):
         pytest.skip("the tests run in one process")
     assert "@" in request.node.nodeid, "install the versions of constraints.txt"
+
+
+def required_by(extra: str) -> dict[str, metadata.Distribution]:
+    """Return all that an install with an extra brings, as far as it is installed in this environment."""
+    found: dict[str, metadata.Distribution] = {}
+    pending = [("paras2s", frozenset({extra, ""}))]
+    seen = set(pending)
+    while pending:
+        name, extras = pending.pop()
+        try:
+            found[name] = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        for requirement in map(Requirement, found[name].requires or ()):
+            if requirement.marker is None or any(requirement.marker.evaluate({"extra": one}) for one in extras):
+                needed = (canonicalize_name(requirement.name), frozenset({*requirement.extras, ""}))
+                pending += [needed] if needed not in seen else []
+                seen.add(needed)
+    return found
+
+
+def licence_of(distribution: metadata.Distribution) -> str:
+    """Return what a package says of its licence: the expression, or its classifiers and the first words of the text."""
+    about = distribution.metadata
+    classifiers = [value for value in about.get_all("Classifier") or () if value.startswith("License")]
+    return about.get("License-Expression") or "; ".join([*classifiers, (about.get("License") or "")[:200]])
+
+
+@pytest.mark.parametrize(("extra", "refused"), [("", set()), ("offline", {"piper-tts"})])
+def test_no_licence_of_a_dependency_binds_the_users_code(extra: str, refused: set[str]) -> None:
+    """Piper alone, which runs as a program of its own; README says so."""
+    licences = {name: licence_of(one) for name, one in required_by(extra).items()}
+    assert len(licences) > 50
+    binding = re.compile(r"(?<!L)GPL|Affero|(?<!Lesser )General Public|Non-?Commercial|-NC-", re.IGNORECASE)
+    assert {name for name, licence in licences.items() if binding.search(licence)} == refused
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert "Piper (GPL-3.0) runs as a separate program and is never imported" in readme
 
 
 def test_every_verb_is_in_a_group_of_the_help() -> None:

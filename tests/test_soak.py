@@ -128,7 +128,7 @@ class Children:
         return SimpleNamespace(returncode=0 if stop is None else 1)
 
 
-OPTIONS = argparse.Namespace(steps=100, prompts=10, resumes=2)
+OPTIONS = argparse.Namespace(steps=100, prompts=10, resumes=2, kill_every=0)
 
 
 def test_a_soak_goes_on_with_what_is_there(soak: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

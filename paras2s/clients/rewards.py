@@ -22,6 +22,8 @@ from paras2s.types import HIGHEST, LOWEST, Unscored
 PROTOCOL: Final = 1
 # The server's own budget is spent.
 SPENT_STATUS = 402
+# No answer costs as much to judge: a bill beyond it counts as not reported.
+MOST_USD = 1000.0
 
 
 class Wire(BaseModel):
@@ -236,7 +238,7 @@ class RewardClient:
                 raise ReplyError(f"the reply scores {str(id_)[:80]!r}, which was not sent")
             by_id[id_].append(item)
         costs = [item.get("cost_usd") for items in by_id.values() for item in items]
-        known = [float(cost) for cost in costs if isinstance(cost, int | float) and 0 <= cost < float("inf")]
+        known = [float(cost) for cost in costs if isinstance(cost, int | float) and 0 <= cost <= MOST_USD]
         cost_usd = sum(known) if known and len(known) == len(answers) else None
         return {id_: self._score(items, head) for id_, items in by_id.items()}, cost_usd
 

@@ -196,6 +196,11 @@ def test_a_budget_is_never_passed_and_the_servers_own_stops_at_once() -> None:
         with pytest.raises(BudgetError, match=r"the budget of 2.00 USD is spent \(0.7500 paid"):
             source.score(groups(3))
         assert len(server.requests) == 1
+    beyond = says(lambda ids: [{"id": id_, "score": 4, "cost_usd": 1e30} for id_ in ids])
+    with ScriptedEndpoint(beyond) as server:
+        source = source_of(server.base_url, budget_usd=2.0, usd_per_answer=0.5, concurrency=1, batch_size=1)
+        assert source.score(groups(3)) == [[4.0, 4.0, 4.0]]
+        assert (source.client.endpoint.budget.spent_usd, source.client.endpoint.budget.unreported_usd) == (0.0, 1.5)
     with pytest.raises(BudgetError, match="the judge's budget is spent"):
         ask(lambda *_: Fail(402, "the judge's budget is spent"))
     with pytest.raises(ConfigError, match="budget_usd needs usd_per_answer"):
