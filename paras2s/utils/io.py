@@ -21,6 +21,8 @@ from paras2s.utils.suggest import nearest_file
 
 # More digits than any count, size or seed has: such a number overflows in whatever computes with it.
 MOST_DIGITS = 20
+# How the name of a file begins that is being written, until it has its own.
+UNFINISHED = ".unfinished-"
 # Of a large file as many samples of this size are hashed.
 _PLACES, _SAMPLE_BYTES = 16, 2**16
 
@@ -77,7 +79,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from paras2s.errors import ConfigError
-from paras2s.utils.io import cannot_write
+from paras2s.utils.io import UNFINISHED, cannot_write
 
 LOCK = ".lock"
 _held: dict[Path, IO[str]] = {}
@@ -19,7 +19,8 @@ _held: dict[Path, IO[str]] = {}
 def hold(folder: Path, wait: bool = False) -> None:
     """Keep other processes, of other machines on a shared disk as well, from writing into a folder until this one ends.
 
-    `wait`: until the other one ends. Where the disk knows no locks there is none.
+    Files that killed processes left unfinished are removed. `wait`: until the other one ends. Where the disk knows no locks
+    there is none.
 
     Raises:
         ConfigError: another process holds it. StorageError: the disk refused.
@@ -47,6 +48,9 @@ def hold(folder: Path, wait: bool = False) -> None:
     except OSError:
         # A disk without locks, as some network file systems are.
         pass
+    # What writers that were killed in the midst of a file have left, which may be as large as a checkpoint.
+    for unfinished in path.rglob(f"{UNFINISHED}*"):
+        unfinished.unlink(missing_ok=True)
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
     file.flush()

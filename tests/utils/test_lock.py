@@ -15,6 +15,7 @@ from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import ConfigError, DataError
 from paras2s.run import ORIGIN, RESOLVED, Run
 from paras2s.utils import lock
+from paras2s.utils.io import write_bytes
 from paras2s.utils.progress import open_console
 
 
@@ -54,6 +55,26 @@ def test_a_folder_of_another_process_is_refused_by_its_name_and_free_after_its_d
     lock.hold(tmp_path)
     lock.hold(tmp_path)
     assert re.match(rf"process {os.getpid()} on ", (tmp_path / lock.LOCK).read_text())
+
+
+def test_files_that_a_killed_writer_left_are_removed_and_those_under_way_are_not(tmp_path: Path) -> None:
+    def die(source: str, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    def write(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "replace", die)
+            with pytest.raises(KeyboardInterrupt):
+                write_bytes(folder / "checkpoints" / "model.safetensors", b"weights")
+
+    write(tmp_path)
+    (left,) = (tmp_path / "checkpoints").iterdir()
+    assert left.read_bytes() == b"weights"
+    lock.hold(tmp_path)
+    assert not left.exists()
+    write(tmp_path)
+    lock.hold(tmp_path)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 1
 
 
 def test_a_command_may_wait_for_the_other(
