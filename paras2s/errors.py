@@ -48,9 +48,14 @@ class StorageError(ParaS2SError):
     """The disk refused a write (full, read-only); what was written before stays valid."""
 
 
+def printable(text: str) -> str:
+    """Return a foreign text in one line, with an escape for each sign that is none, such as those that command a terminal."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in " ".join(text.split()))
+
+
 def one_line(error: Exception) -> str:
     """Return another library's message without line breaks and indents."""
-    return " ".join(str(error).split())
+    return printable(str(error))
 
 
 def first_problem(error: ValidationError, what: str = "row") -> str:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paras2s.audio.clip import Clip, encode_exactly
 from paras2s.clients.endpoint import Budget, EndpointClient, Session, run_calls
 from paras2s.configs.schema.endpoints import HttpRewardConfig
-from paras2s.errors import BudgetError, JudgeError, first_problem, one_line
+from paras2s.errors import BudgetError, JudgeError, first_problem, one_line, printable
 from paras2s.types import HIGHEST, LOWEST, Unscored
 
 PROTOCOL: Final = 1
@@ -251,7 +251,7 @@ class RewardClient:
         except ValidationError as error:
             return Unscored("http", f"the server's {first_problem(error, 'entry')} ({str(items[0])[:80]})")
         if entry.score is None:
-            return Unscored("http", f"the server: {entry.unscored}")
+            return Unscored("http", f"the server: {printable(entry.unscored or '')}")
         if not head.low <= entry.score <= head.high:
             return Unscored("http", f"the score is {entry.score:g}, and the server's range is {head.low:g} to {head.high:g}")
         return on_our_scale(entry.score, head.low, head.high)

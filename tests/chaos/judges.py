@@ -43,7 +43,8 @@ HIT = ((0,), (3, 6), (1, 4, 7))
 SILENCE = Clip(np.zeros(0, dtype=np.float32), 16_000)
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
 SLOWEST_S = 20.0
-SURROGATE = "\ud83d half an emoji"
+# And commands to the user's terminal.
+SURROGATE = "\ud83d half an emoji\x1b]0;title\x07\x9b2J"
 Body = dict[str, Any]
 Change = Callable[[Body], Behaviour]
 
@@ -219,6 +220,7 @@ REWARDS: dict[str, Change] = {
     "a score and a reason for none": each(unscored="silent"),
     "no score": each(score=..., unscored="silent"),
     "a reason of half an emoji": each(score=..., unscored=SURROGATE),
+    "a reason that commands a terminal": each(score=..., unscored="\x1b]0;title\x07\x9b2J"),
     "a score of NaN": lambda body: Raw(json.dumps({**body, "scores": [{**body["scores"][0], "score": float("nan")}]}).encode()),
     "a score of 1e999": lambda body: Raw(re.sub(r'"score": [0-9.]+', '"score": 1e999', json.dumps(body)).encode()),
     "400 nested lists": each(score=json.loads("[" * 400 + "]" * 400)),
@@ -441,8 +443,8 @@ def attack(name: str, change: Change, harmless: bool, seed: int, **given: Any) -
         if number in hit and not harmless:
             if not isinstance(outcome, Unscored | BudgetError):
                 wrong.append(f"{outcome} is invented")
-            elif not printable(outcome):
-                wrong.append(f"its reason cannot be written: {outcome!r:.80}")
+            elif not reason_of(outcome).isprintable():
+                wrong.append(f"its reason cannot be printed: {reason_of(outcome)!r}")
         elif not same(outcome, right):
             wrong.append(f"request {number}: {outcome!r:.120} in place of {right}")
     if (took_s := time.perf_counter() - started) > SLOWEST_S:
@@ -458,14 +460,9 @@ def same(outcome: object, right: object) -> bool:
     return False
 
 
-def printable(outcome: Unscored | BudgetError) -> bool:
-    """Whether a reason can be printed and written."""
-    words = outcome.reason if isinstance(outcome, Unscored) else str(outcome)
-    try:
-        words.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def reason_of(outcome: Unscored | BudgetError) -> str:
+    """Return why there is no verdict."""
+    return outcome.reason if isinstance(outcome, Unscored) else str(outcome)
 
 
 def run_judges(seeds: int, only: str = "") -> JudgesResult:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from paras2s.clients.chat import Reply
-from paras2s.errors import DataError, JudgeError, first_problem
+from paras2s.errors import DataError, JudgeError, first_problem, printable
 from paras2s.reward.fusion import as_label
 from paras2s.types import DIMENSIONS, LABELS, Dimension, Label
 from paras2s.utils.text import well_formed
@@ -104,7 +104,7 @@ def require_complete(reply: Reply) -> str:
         JudgeError: refused, cut off or empty.
     """
     if reply.refusal:
-        raise JudgeError(f"the judge refused: {reply.refusal[:200]}")
+        raise JudgeError(f"the judge refused: {printable(reply.refusal[:200])}")
     if reply.finish_reason == "length":
         raise JudgeError("the reply was cut off; raise llm.max_output_tokens")
     if reply.finish_reason == "content_filter":
