@@ -415,7 +415,7 @@ class Session:
 
     def without_key(self, text: str) -> str:
         """Return a server's text with the key replaced by ***, should a gateway echo it, and fit to be written."""
-        return well_formed(text.replace(self._key, "***") if self._key else text)
+        return str(well_formed(text.replace(self._key, "***") if self._key else text))
 
 
 def _took_too_long(error: Exception) -> bool:
