@@ -37,7 +37,7 @@ from paras2s.reward.sources.http import HttpSource
 from paras2s.types import Unscored, Verdict
 from paras2s.utils.cache import JsonCache
 
-ASKED = 8
+N_REQUESTS = 8
 # Which of a batch's requests meet the misbehaviour, by seed; two timeouts in a row would rightly end the command.
 HIT = ((0,), (3, 6), (1, 4, 7))
 SILENCE = Clip(np.zeros(0, dtype=np.float32), 16_000)
@@ -282,7 +282,7 @@ def limits(url: str, given: Body) -> Body:
 
 def exchanges() -> list[Exchange]:
     """Return questions and answers in writing, which nothing has to hear."""
-    return [Exchange(Utterance(text="What a day.", style="sad"), SILENCE, f"answer {number}") for number in range(ASKED)]
+    return [Exchange(Utterance(text="What a day.", style="sad"), SILENCE, f"answer {number}") for number in range(N_REQUESTS)]
 
 
 def score_of(number: int) -> float:
@@ -344,7 +344,8 @@ def ask_reward(url: str, folder: Path, given: Body) -> Sequence[object]:
     options |= {"url": options.pop("base_url"), "batch_size": 1, "audio": "none"}
     client = RewardClient(HttpRewardConfig.model_validate(options))
     groups = [
-        Group(RewardQuestion(f"q{number}", None, "hello"), (GivenAnswer(1, f"answer {number}"),)) for number in range(ASKED)
+        Group(RewardQuestion(f"q{number}", None, "hello"), (GivenAnswer(1, f"answer {number}"),))
+        for number in range(N_REQUESTS)
     ]
     return [row[0] for row in HttpSource(client).score(groups)]
 
@@ -369,7 +370,7 @@ def honest_speech(sent: Body) -> Body:
 def ask_speech(url: str, folder: Path, given: Body) -> Sequence[object]:
     """Ask a speech-to-speech model for spoken replies."""
     chat = AudioChat(AudioChatConfig.model_validate({**limits(url, given), "model": "gpt-audio"}), folder / "spoken")
-    replies = chat.complete_all([AudioChatRequest((f"answer {number}", tone(number))) for number in range(ASKED)])
+    replies = chat.complete_all([AudioChatRequest((f"answer {number}", tone(number))) for number in range(N_REQUESTS)])
     return [Unscored("speech", reply.failed) if reply.clip is None else len(reply.clip.samples) for reply in replies]
 
 
@@ -415,7 +416,7 @@ def attack(name: str, change: Change, harmless: bool, seed: int, **given: Any) -
     With a budget every request meets the misbehaviour, and what is wrong is the budget alone.
     """
     caller, bills = CALLERS[name], [0.0]
-    hit = range(ASKED) if given else HIT[seed % len(HIT)]
+    hit = range(N_REQUESTS) if given else HIT[seed % len(HIT)]
 
     def answer(sent: Body, _: int) -> Behaviour:
         body = caller.honest(sent)

@@ -263,7 +263,7 @@ def run_kills(kills: int, seed: int, folder: Path, stages: Sequence[str] = tuple
     return result
 
 
-def kills_section(result: KillsResult, asked: int, seed: int) -> str:
+def kills_section(result: KillsResult, n_kills: int, seed: int) -> str:
     """Return the part of the page on kills."""
     stages = [f"| {name} | {number} |" for name, number in result.stages.items()]
     victims = [f"| {name} | {number} |" for name, number in result.victims.most_common()]
@@ -273,6 +273,6 @@ def kills_section(result: KillsResult, asked: int, seed: int) -> str:
         "A run in miniature, with Ray, whose processes are killed with signal 9 at random moments of every stage, one to three",
         "times before the same command may end. Then every file (data, weights, logs, tables) must be that of the undisturbed",
         "run, but for times; no process and no folder of Ray may be left, and no traceback printed.", "", "```bash",
-        f"python tests/chaos/campaign.py --only kills --kills {asked} --seed {seed} --out docs/reliability.md", "```", "",
+        f"python tests/chaos/campaign.py --only kills --kills {n_kills} --seed {seed} --out docs/reliability.md", "```", "",
         "| stage | kills |", "|---|---|", *stages, "", "| killed | times |", "|---|---|", *victims, "", *failures, "",
     ])  # fmt: skip
