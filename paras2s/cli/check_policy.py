@@ -28,7 +28,7 @@ def check_policy(
         Path | None, typer.Option(help="Folder to save the policy to and load it again from; as large as the checkpoint.")
     ] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Outputs of the makers' code (from a tools/dump_*.py), to compare each part with.")
+        Path | None, typer.Option(help="Outputs of the makers' code (from tools/dump_official.py), to compare each part with.")
     ] = None,
     pairs: Annotated[
         Path | None,

@@ -33,7 +33,7 @@ from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.recomputed import picked_logprobs
 from paras2s.policy.dual_stream.sampler import pick, uniforms_of
 from paras2s.policy.speech_tokenizers.mimi import decode_mimi, encode_mimi
-from paras2s.policy.streams import Drawn, Reading, behind, pack, roll, run_stack, score, stacked
+from paras2s.policy.streams import Drawn, Reading, behind, logits_of, pack, roll, run_stack, score, stacked
 from paras2s.policy.types import (
     NO_PARAMETERS,
     ClipStore,
@@ -288,6 +288,10 @@ class CsmPolicy(Policy):
                 finish = tuple("eos" if end else "length" for end in drawn.ended[rows].tolist())
                 generations.append(Generation((block,), finish, tuple(group)))
         return generations
+
+    def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
+        """See `streams.logits_of`; ids that are no codes have logits too."""
+        return logits_of(self.model, (self.model.lm_head, self.model.depth_decoder.codebooks_head), prompt, blocks)
 
     def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
         """Return codes [T, K] of one answer, up to the frame that ends it."""

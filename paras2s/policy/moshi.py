@@ -41,7 +41,7 @@ from paras2s.policy.dual_stream.logprobs import in_parts
 from paras2s.policy.dual_stream.recomputed import picked_logprobs
 from paras2s.policy.dual_stream.sampler import pick, uniforms_of
 from paras2s.policy.speech_tokenizers.mimi import decode_mimi, encode_mimi
-from paras2s.policy.streams import grouped
+from paras2s.policy.streams import grouped, logits_of
 from paras2s.policy.types import (
     NO_PARAMETERS,
     Generation,
@@ -421,6 +421,11 @@ class MoshiPolicy(Policy):
             raise PolicyError(f"{longest} frames of prompt and {sampling.max_steps} of answer: Moshi's context holds {limit}")
         self.model.eval()
         return [generation for part in request.parts(ROWS_AT_ONCE) for generation in sample(self.model, self.text_ids, part)]
+
+    def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
+        """See `streams.logits_of`."""
+        heads = (self.model.decoder.lm_head, self.model.depth_decoder.lm_heads)
+        return logits_of(self.model.eval(), heads, prompt, blocks)
 
     def decode_codes(self, blocks: Sequence[Block], answer: int) -> np.ndarray:
         """Return codes [T, K] of the whole frames of one answer; the last one's later codes would have come a step later."""

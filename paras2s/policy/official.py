@@ -1,4 +1,4 @@
-"""Comparison of a policy with what its makers' own code gave for one clip, written by `tools/dump_*.py` to one file.
+"""Comparison of a policy with what its makers' own code gave for one clip, written by `tools/dump_official.py` to one file.
 
 Each part is compared on the dump's own input, so that a difference in one is no reason for another: logits are read behind the
 dump's prompt and features, sound is made of the dump's tokens. Parts come in the order of the data, so the first that differs
@@ -40,16 +40,21 @@ _COARSE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Dump:
-    """Results of the makers' code: a clip's codes [C] or [C, K], prompt, features, logits [T, V] a slot, tokens, sound."""
+    """Results of the makers' code: a clip's codes [C] or [C, K], prompt, features, logits [T, V] a slot, tokens, sound.
+
+    `coded` [L] are the positions of the prompt that hold the clip's codes; logits that the makers do not compute are NaN;
+    None: their code has no such part, or was run without it.
+    """
 
     dtype: torch.dtype
-    question: Clip
-    codes: np.ndarray
+    turns: tuple[Turn, ...]
+    codes: np.ndarray | None
     prompt: Prompt
-    greedy: Block
+    coded: np.ndarray
+    greedy: tuple[Block, ...]
     logits: tuple[np.ndarray, ...]
-    sound_tokens: Block
-    sound: Clip
+    sound_tokens: tuple[Block, ...]
+    sound: Clip | None
     sound_seed: int
     # The first numbers that the makers' torch drew after `sound_seed`.
     noise: tuple[float, ...]
@@ -77,22 +82,38 @@ def read_dump(path: Path) -> Dump:
 
 
 def _dump(said: dict[str, Any], parts: dict[str, np.ndarray]) -> Dump:
-    slots = tuple(said["slots"])
+    slots = said["slots"]
+    names = [slots] if isinstance(slots[0], str) else slots
 
-    def block(name: str) -> Block:
-        tokens, sampled = parts[f"{name}.tokens"][None], parts[f"{name}.sampled"][None].astype(bool)
-        return Block(slots, tokens.astype(np.int64), sampled, np.zeros(tokens.shape))
+    def blocks(name: str) -> tuple[Block, ...]:
+        return tuple(_block(tuple(held), parts, f"{name}{number or ''}") for number, held in enumerate(names))
 
-    continuous = parts["prompt.continuous"].astype(bool)
-    features = np.zeros((len(continuous), parts["features"].shape[1]), dtype=parts["features"].dtype)
-    features[continuous] = parts["features"]
+    continuous, features = parts["prompt.continuous"].astype(bool), None
+    if "features" in parts:
+        features = np.zeros((len(continuous), parts["features"].shape[1]), dtype=parts["features"].dtype)
+        features[continuous] = parts["features"]
     audio = parts["prompt.audio"]
-    prompt = Prompt(audio.reshape(len(audio), -1), parts["prompt.text"], features, continuous)
+    prompt = Prompt(audio.reshape(len(continuous), audio.size // len(continuous)), parts["prompt.text"], features, continuous)
+    question = Turn("user", str(said.get("text", "")), Clip(parts["question"], int(said["question_hz"])))
+    reply = (Turn("assistant", said["reply"]),) if "reply" in said else ()
     return Dump(
-        getattr(torch, said["dtype"]), Clip(parts["question"], int(said["question_hz"])), parts["codes"], prompt,
-        block("greedy"), tuple(parts[f"logits.{slot}"] for slot in slots), block("sound"),
-        Clip(parts["sound"], int(said["sound_hz"])), int(said["seed"]), tuple(said["noise"]),
-    )  # fmt: skip
+        dtype=getattr(torch, said["dtype"]),
+        turns=(question, *reply),
+        codes=parts.get("codes"),
+        prompt=prompt,
+        coded=parts.get("prompt.coded", continuous).astype(bool),
+        greedy=blocks("greedy"),
+        logits=tuple(parts[f"logits.{slot}"] for held in names for slot in held),
+        sound_tokens=blocks("sound") if "sound" in parts else (),
+        sound=Clip(parts["sound"], int(said["sound_hz"])) if "sound" in parts else None,
+        sound_seed=int(said["seed"]),
+        noise=tuple(said["noise"]),
+    )
+
+
+def _block(slots: tuple[str, ...], parts: dict[str, np.ndarray], name: str) -> Block:
+    tokens, sampled = parts[f"{name}.tokens"][None], parts[f"{name}.sampled"][None].astype(bool)
+    return Block(slots, tokens.astype(np.int64), sampled, np.zeros(tokens.shape))
 
 
 @dataclass(frozen=True)
@@ -112,9 +133,11 @@ class Comparison:
 
 def codes_agree(compared: Comparison) -> Finding:
     """D1: codes of the clip."""
-    own = compared.policy.decode_codes(compared.policy.encode_target(compared.dump.question, ""), 0)
-    theirs = compared.dump.codes.reshape(len(compared.dump.codes), -1)
-    name = "D1 codes of the clip"
+    name, codes, clip = "D1 codes of the clip", compared.dump.codes, compared.dump.turns[0].clip
+    if codes is None or clip is None:
+        return Finding(name, None, "the dump has none")
+    own = compared.policy.decode_codes(compared.policy.encode_target(clip, ""), 0)
+    theirs = codes.reshape(len(codes), -1)
     if len(own) != len(theirs):
         return Finding(name, False, f"{len(own)} codes, the makers' code gives {len(theirs)}")
     share = float((own != theirs).mean())
@@ -126,13 +149,15 @@ def prompt_agrees(compared: Comparison) -> Finding:
     own, theirs, name = _prompt(compared), compared.dump.prompt, "D2 prompt"
     if own.length != theirs.length:
         return Finding(name, False, f"{own.length} positions, the makers' code gives {theirs.length}")
-    marks = ~theirs.continuous
-    for what, first, second in (
-        ("continuous positions", own.continuous, theirs.continuous),
-        ("text ids", own.text_ids, theirs.text_ids),
-        ("audio ids", own.audio_ids[marks], theirs.audio_ids[marks]),
+    marks = ~compared.dump.coded
+    # Without audio streams the codes are among the text's ids.
+    words = marks | bool(theirs.audio_ids.size)
+    for what, first, second, where in (
+        ("continuous positions", own.continuous, theirs.continuous, marks | True),
+        ("text ids", own.text_ids, theirs.text_ids, words),
+        ("audio ids", own.audio_ids, theirs.audio_ids, marks[:, None]),
     ):
-        if len(wrong := np.argwhere(first != second)):
+        if len(wrong := np.argwhere((first != second) & where)):
             at = tuple(wrong[0])
             return Finding(name, False, f"{what}: {first[at]} for {second[at]}, first at {at[0]}, {len(wrong)} in all")
     return Finding(name, True, f"{own.length} positions in all streams")
@@ -140,57 +165,69 @@ def prompt_agrees(compared: Comparison) -> Finding:
 
 def features_agree(compared: Comparison) -> Finding:
     """D3: continuous features of the clip."""
-    own, theirs = _prompt(compared), compared.dump.prompt
-    if own.features is None or theirs.features is None or own.features[own.continuous].shape != _features(theirs).shape:
-        shape = None if own.features is None else own.features[own.continuous].shape
-        return Finding("D3 continuous features", False, f"{shape}, the makers' code gives {_features(theirs).shape}")
-    apart = spreads_apart(own.features[own.continuous], _features(theirs))
-    return Finding("D3 continuous features", apart <= APART[compared.dtype], f"{apart:.2e} of their spread apart")
+    own, theirs, name = _prompt(compared), compared.dump.prompt, "D3 continuous features"
+    if theirs.features is None:
+        return Finding(name, None, "the prompt has none")
+    expected = theirs.features[theirs.continuous]
+    found = None if own.features is None else own.features[own.continuous]
+    if found is None or found.shape != expected.shape:
+        return Finding(name, False, f"{None if found is None else found.shape}, the makers' code gives {expected.shape}")
+    apart = spreads_apart(found, expected)
+    return Finding(name, apart <= APART[compared.dtype], f"{apart:.2e} of their spread apart")
 
 
 def logits_agree(compared: Comparison) -> Finding:
     """D4: logits of every slot along the makers' greedy answer, up to a constant of each step, which no softmax sees."""
-    logits = compared.policy.answer_logits(compared.dump.prompt, (compared.dump.greedy,))
+    dump = compared.dump
+    logits = compared.policy.answer_logits(dump.prompt, dump.greedy)
+    slots = [slot for block in dump.greedy for slot in block.slots]
     said, ok = [], True
-    for slot, own, theirs in zip(compared.dump.greedy.slots, logits, compared.dump.logits, strict=True):
+    for slot, own, theirs in zip(slots, logits, dump.logits, strict=True):
         if own.shape != theirs.shape:
             return Finding("D4 logits", False, f"{slot}: {own.shape}, the makers' code gives {theirs.shape}")
-        centred = (own - own.mean(1, keepdims=True), theirs - theirs.mean(1, keepdims=True))
-        steps = np.array([spreads_apart(*pair) for pair in zip(*centred, strict=True)])
-        ok = ok and bool((steps <= APART[compared.dtype]).all())
-        said.append(f"{slot} {steps.max():.2e} of their spread apart at step {int(steps.argmax())}, {len(steps)} steps")
+        steps = np.flatnonzero(~np.isnan(theirs[:, 0]))
+        centred = (part[steps] - part[steps].mean(1, keepdims=True) for part in (own, theirs))
+        apart = np.array([spreads_apart(*pair) for pair in zip(*centred, strict=True)])
+        ok = ok and bool((apart <= APART[compared.dtype]).all())
+        worst = int(apart.argmax())
+        said.append(f"{slot} {apart[worst]:.2e} of their spread apart at step {steps[worst]}, {len(steps)} steps")
     return Finding("D4 logits", ok, "; ".join(said))
 
 
 def greedy_agrees(compared: Comparison) -> Finding:
     """D5: the most probable answer, up to the first step at which rounding may choose either of two tokens."""
-    block, name = compared.dump.greedy, "D5 greedy tokens"
-    steps = block.tokens.shape[1]
-    sampling = Sampling(max_steps=steps, text_top_k=1, audio_top_k=1)
-    (made,) = compared.policy.generate(SampleRequest([compared.dump.prompt], [[0]], sampling))
-    own = made.blocks[0]
-    for step in range(steps):
-        if step >= own.tokens.shape[1] or not np.array_equal(own.sampled[0, step], block.sampled[0, step]):
-            return Finding(name, False, f"step {step}: other slots are drawn than by the makers' code")
-        for slot, label in enumerate(block.slots):
-            if not block.sampled[0, step, slot] or own.tokens[0, step, slot] == block.tokens[0, step, slot]:
-                continue
-            row = compared.dump.logits[slot][step]
-            first, second = np.partition(row, -2)[-2:][::-1]
-            if first - second <= 2 * APART[compared.dtype] * row.std():
-                return Finding(name, step > 0 or None, f"equal for {step} steps; then rounding may choose either of two tokens")
-            measured = f"{own.tokens[0, step, slot]} for {block.tokens[0, step, slot]}"
-            return Finding(name, False, f"step {step}, {label}: {measured}, which leads by {first - second:.3f}")
-    return Finding(name, True, f"{steps} steps")
+    dump, name = compared.dump, "D5 greedy tokens"
+    steps = [block.tokens.shape[1] for block in dump.greedy]
+    sampling = Sampling(max_steps=max(steps), text_top_k=1, audio_top_k=1)
+    (made,) = compared.policy.generate(SampleRequest([dump.prompt], [[0]], sampling))
+    logits = iter(dump.logits)
+    for own, block in zip(made.blocks, dump.greedy, strict=True):
+        rows = [next(logits) for _ in block.slots]
+        for step in range(block.tokens.shape[1]):
+            if step >= own.tokens.shape[1] or not np.array_equal(own.sampled[0, step], block.sampled[0, step]):
+                return Finding(name, False, f"step {step}: other slots are drawn than by the makers' code")
+            for slot, label in enumerate(block.slots):
+                mine, theirs = own.tokens[0, step, slot], block.tokens[0, step, slot]
+                if not block.sampled[0, step, slot] or mine == theirs:
+                    continue
+                row = rows[slot][step]
+                lead = row[theirs] - row[mine]
+                if abs(lead) <= 2 * APART[compared.dtype] * row.std():
+                    detail = f"equal for {step} steps of {block.slots[0]}; then rounding may choose either of two tokens"
+                    return Finding(name, step > 0 or None, detail)
+                return Finding(name, False, f"step {step}, {label}: {mine} for {theirs}, which leads by {lead:.3f}")
+    return Finding(name, True, f"{' and '.join(map(str, steps))} steps")
 
 
 def sound_agrees(compared: Comparison) -> Finding:
     """D6: sound for given codes and noise."""
     name, dump = "D6 sound for given codes", compared.dump
+    if dump.sound is None:
+        return Finding(name, None, "the dump has none")
     noise = torch.randn(len(dump.noise), generator=torch.Generator().manual_seed(dump.sound_seed)).tolist()
     if not np.allclose(noise, dump.noise):
         return Finding(name, None, f"seed {dump.sound_seed} draws other noise here than in the torch that wrote the dump")
-    own = compared.policy.decode_audio((dump.sound_tokens,), 0, dump.sound_seed)
+    own = compared.policy.decode_audio(dump.sound_tokens, 0, dump.sound_seed)
     if len(own.samples) != len(dump.sound.samples) or own.sample_rate_hz != dump.sound.sample_rate_hz:
         measured = f"{len(own.samples)} samples at {own.sample_rate_hz} Hz"
         return Finding(name, False, f"{measured}, the makers' {len(dump.sound.samples)} at {dump.sound.sample_rate_hz}")
@@ -240,9 +277,4 @@ def _magnitudes(samples: np.ndarray) -> np.ndarray:
 
 
 def _prompt(compared: Comparison) -> Prompt:
-    return compared.policy.encode_prompt([Turn("user", clip=compared.dump.question)])
-
-
-def _features(prompt: Prompt) -> np.ndarray:
-    assert prompt.features is not None
-    return prompt.features[prompt.continuous]
+    return compared.policy.encode_prompt(compared.dump.turns)

@@ -22,7 +22,7 @@ from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.sampler import uniforms_of
-from paras2s.policy.streams import Drawn, Reading, drawn_by, one_of, pack, roll
+from paras2s.policy.streams import Drawn, Reading, drawn_by, logits_of, one_of, pack, roll
 from paras2s.policy.types import Generation, Prompt, SampleRequest, Sampling, Turn, style_sentence, with_words
 from paras2s.policy.weights import open_tensors, shard_files
 from paras2s.types import Block
@@ -268,6 +268,12 @@ class OmniPolicy(Policy):
                 finish = tuple("eos" if end else "length" for end in complete[rows].tolist())
                 generations.append(Generation(blocks, finish, tuple(group)))
         return generations
+
+    def answer_logits(self, prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
+        """See `streams.logits_of`; ids that are neither code nor end have logits too."""
+        predictor = getattr(self.model.talker, "code_predictor", None)
+        later = () if predictor is None else tuple(predictor.lm_head)
+        return logits_of(self.model, (self.model.thinker.lm_head, self.model.talker.codec_head, *later), prompt, blocks)
 
     def decode_text(self, blocks: Sequence[Block], answer: int) -> str:
         """Decode the reply, without its end."""

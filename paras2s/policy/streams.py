@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from paras2s.policy.dual_stream.sampler import pick
-from paras2s.policy.types import Generation, slot_names
+from paras2s.policy.types import Generation, Prompt, Sampling, slot_names
 from paras2s.types import Block
 
 # What `advance(rows, step, tokens)` does: read what was drawn at `step`, [n, S], and give the next states [n, .].
@@ -81,6 +81,25 @@ def score(
     scaled = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     chosen = torch.log_softmax(scaled, -1).gather(1, tokens[row, step][:, None])[:, 0]
     return chosen.new_zeros(tokens.shape).index_put((row, step), chosen)
+
+
+@torch.no_grad()
+def logits_of(model: Any, heads: Sequence[nn.Module], prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
+    """Return the logits [T, V] of each slot of one answer (G = 1), for `Policy.answer_logits`: what the heads give in a pass
+    that scores every step. A head [T, V] is a slot's, one [T, K, V] that of K slots.
+    """
+    made: list[list[Tensor]] = [[] for _ in heads]
+    hooks = [
+        head.register_forward_hook(lambda _, __, y, kept=kept: kept.append(y)) for head, kept in zip(heads, made, strict=True)
+    ]
+    everything = [replace(block, sampled=np.ones_like(block.sampled)) for block in blocks]
+    try:
+        model([prompt], [everything], Sampling())
+    finally:
+        for hook in hooks:
+            hook.remove()
+    slots = [slot for parts in made for rows in [torch.cat(parts)] for slot in (rows.unbind(1) if rows.ndim > 2 else [rows])]
+    return [slot.to(torch.promote_types(slot.dtype, torch.float32)).cpu().numpy() for slot in slots]
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------

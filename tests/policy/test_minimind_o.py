@@ -52,11 +52,11 @@ def test_codes_prompt_logits_greedy_answer_and_sound_are_the_makers(policy: Mini
     found = list(check_against(policy, dump))
     assert [(one.name[:2], one.ok) for one in found] == [(f"D{n}", True) for n in range(1, 7)], found
     # The words come to an end: what follows them is forced, and vectors by the talker.
-    words = dump.greedy.tokens[0, :, 0].tolist()
+    words = dump.greedy[0].tokens[0, :, 0].tolist()
     end = words.index(2)
     assert words[end + 1 :] == [policy.marks["break"], *[0] * (len(words) - end - 2)]
     assert len(words) - end > 4
-    assert not dump.greedy.sampled[0, end + 1 :, 0].any()
+    assert not dump.greedy[0].sampled[0, end + 1 :, 0].any()
 
 
 def test_the_words_of_earlier_turns_are_read_and_the_last_is_heard(policy: MiniMindPolicy) -> None:

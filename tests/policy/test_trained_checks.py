@@ -7,11 +7,12 @@ package itself, half precision at depth, recognised speech (transcripts are scri
 
 from __future__ import annotations
 
+import importlib
 import json
-import runpy
 import sys
 import types
 import wave
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -349,11 +350,12 @@ def dump_file(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Pat
         KimiPolicy.load(Path(model_path)), {str(clip): read_clip(clip)}
     )
     names = {"kimia_infer": types.ModuleType("kimia_infer"), "kimia_infer.api": types.ModuleType("kimia_infer.api")}
-    tool = runpy.run_path(str(REPOSITORY / "tools" / "dump_official.py"))
+    given = {"model": str(trained.folder), "family": "kimi", "clip": clip, "out": folder / "kimi.safetensors", "steps": 8}
     with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(REPOSITORY / "tools")
         for name, module in {**names, "kimia_infer.api.kimia": played}.items():
             patch.setitem(sys.modules, name, module)
-        tool["dump"](str(trained.folder), clip, folder / "kimi.safetensors", steps=8, seed=4, sound_codes=40)
+        importlib.import_module("dump_official").dump(Namespace(**given, seed=4, sound_codes=40))
     return folder / "kimi.safetensors"
 
 

@@ -1,7 +1,7 @@
 """A tiny MiniMind-O in the released layout: a tokenizer of bytes, Mimi, and audio_encoder that hear no words.
 
 `minimind_golden.safetensors` is what its makers' code gives: codes, prompt, logits, greedy tokens and sound, written by
-`tools/dump_minimind.py` (`parts_of`, 36 steps, 5 frames of sound) with `model/model_omni.py` of jingyaogong/minimind-o at
+`tools/dumps/minimind_o.py` (`parts_of`, 36 steps, 5 frames of sound) with `model/model_omni.py` of jingyaogong/minimind-o at
 commit a10fa6c (Apache-2.0), their chat template on the tiny tokenizer, and `TinyEncoder` in SenseVoice-Small's place, for the
 question `tone(0.7, 16_000, 180)`. No code and no weights of theirs are in it.
 """

@@ -1,14 +1,7 @@
-"""Writes what the makers' own code of MiniMind-O gives for one clip: codes, prompt, features, logits, greedy tokens, sound.
-
-Run it in a clone of jingyaogong/minimind-o with its requirements, which has SenseVoice-Small and Mimi under `model/`. It
-imports `dump_official.py` beside it, and nothing of paras2s. Then, where paras2s runs:
-
-python tools/dump_minimind.py minimind-3o --clip question.wav --out minimind.safetensors
-paras2s check-policy minimind_o --weights models/minimind-3o --against minimind.safetensors
+"""MiniMind-O by its makers' code: run in a clone of jingyaogong/minimind-o, which has SenseVoice-Small and Mimi under `model/`.
 
 Their loop runs as it is but for these: the most probable token is taken, without a repetition penalty, and what stops a
-codebook is looked up in Mimi's config. After the words it feeds the tokenizer's line break, as their training does. The clip is
-WAV, 16 kHz, mono, 16 bit.
+codebook is looked up in Mimi's config. After the words it feeds the tokenizer's line break, as their training does.
 """
 
 from __future__ import annotations
@@ -16,16 +9,15 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
-import os
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from dump_official import RATE_HZ, VERSION, as_array, read_wav
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
+
+from dumps.files import RATE_HZ, Made, Parts, as_array, resampled, slots_of
 
 CODEBOOKS = 8
 # Of `paras2s/policy/speech_tokenizers/sense_voice.py`: the filter bank's noise, with a seed.
@@ -46,9 +38,7 @@ def greedy_loop(module: Any, codes: int) -> Any:
     return names["stream_generate"]
 
 
-def greedy_path(
-    module: Any, model: Any, ids: list[int], sound: dict[str, Any], marks: dict[str, int], steps: int
-) -> dict[str, Any]:
+def greedy_path(module: Any, model: Any, ids: list[int], sound: dict[str, Any], marks: dict[str, int], steps: int) -> Parts:
     """Logits of all streams along the most probable answer, and its tokens: what their loop fed to their forward."""
     fed: list[np.ndarray] = []
     logits: list[list[np.ndarray]] = []
@@ -81,7 +71,7 @@ def greedy_path(
         if over.all():
             ended = step + 1
             break
-    names = ["text", *(f"audio{k}" for k in range(CODEBOOKS))]
+    names = slots_of(CODEBOOKS)
     return {
         "greedy.tokens": tokens[:ended],
         "greedy.sampled": sampled[:ended],
@@ -100,9 +90,7 @@ def laid_out(codes: np.ndarray, pad: int, stop: int) -> tuple[np.ndarray, np.nda
     return tokens, sampled
 
 
-def parts_of(
-    module: Any, model: Any, mimi: Any, tokenizer: Any, samples: np.ndarray, steps: int, sound_codes: int
-) -> dict[str, Any]:
+def parts_of(module: Any, model: Any, mimi: Any, tokenizer: Any, samples: np.ndarray, steps: int, sound_codes: int) -> Parts:
     """All parts of the dump but the words about it."""
     config, device = model.config, next(model.parameters()).device
     noise = DITHER * np.random.Generator(np.random.Philox(SEED)).normal(size=len(samples))
@@ -122,7 +110,6 @@ def parts_of(
     marks = {"end": tokenizer.eos_token_id, "break": tokenizer("\n")["input_ids"][0], "codes": int(mimi.config.codebook_size)}
     tokens, sampled = laid_out(spoken, config.audio_pad_token, config.audio_stop_token)
     return greedy_path(module, model, ids, {"audio_inputs": mel, "audio_lens": counts}, marks, steps) | {
-        "question": samples,
         "codes": codes,
         "features": features,
         "prompt.audio": np.full((len(ids), CODEBOOKS), config.audio_pad_token),
@@ -132,26 +119,6 @@ def parts_of(
         "sound.sampled": sampled,
         "sound": as_array(sound),
     }
-
-
-def resampled(samples: np.ndarray, rate_hz: int, frame_hz: float) -> np.ndarray:
-    """At Mimi's rate by soxr, which paras2s uses too, and padded to whole frames."""
-    import soxr
-
-    wave = soxr.resample(samples, RATE_HZ, rate_hz).astype(np.float32)
-    return np.pad(wave, (0, -len(wave) % round(rate_hz / frame_hz)))
-
-
-def write(parts: dict[str, Any], out: Path, model: str, dtype: torch.dtype, sound_hz: int) -> None:
-    torch.manual_seed(SEED)
-    said = {
-        "version": VERSION, "model": model, "dtype": str(dtype).removeprefix("torch."), "torch": torch.__version__,
-        "slots": ["text", *(f"audio{k}" for k in range(CODEBOOKS))], "question_hz": RATE_HZ, "sound_hz": sound_hz, "seed": SEED,
-        "noise": torch.randn(32).tolist(),
-    }  # fmt: skip
-    held = {name: np.ascontiguousarray(part) for name, part in parts.items()}
-    save_file(held, str(out), metadata={"dump_official": json.dumps(said)})
-    print(f"{out}: {len(parts['codes'])} frames, {len(parts['greedy.tokens'])} steps, {len(parts['sound'])} samples of sound")
 
 
 def load(module: Any, folder: Path, encoder: str, dtype: torch.dtype) -> Any:
@@ -169,27 +136,13 @@ def load(module: Any, folder: Path, encoder: str, dtype: torch.dtype) -> Any:
     return model.to(dtype).eval()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path, help="folder of minimind-3o in transformers' format")
-    parser.add_argument("--clip", type=Path, required=True, help="a spoken question: WAV, 16 kHz, mono, 16 bit")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--encoder", default="model/SenseVoiceSmall", help="folder of SenseVoice-Small")
-    parser.add_argument("--codec", default="model/mimi", help="folder of Mimi")
-    parser.add_argument("--steps", type=int, default=48, help="longest greedy answer")
-    parser.add_argument("--sound-codes", type=int, default=75, help="frames that are made to sound, 12.5 a second")
-    given = parser.parse_args()
-    sys.path.insert(0, os.getcwd())
+def dump(given: argparse.Namespace, question: np.ndarray) -> Made:
     import model.model_omni as module  # type: ignore[import-not-found]
     from transformers import AutoTokenizer, MimiModel
 
-    model = load(module, given.model, given.encoder, torch.float32)
+    model = load(module, Path(given.model), given.encoder, torch.float32)
     model.audio_processor.frontend.dither = 0.0
     mimi = MimiModel.from_pretrained(given.codec).eval()
-    tokenizer = AutoTokenizer.from_pretrained(str(given.model))
-    parts = parts_of(module, model, mimi, tokenizer, read_wav(given.clip), given.steps, given.sound_codes)
-    write(parts, given.out, str(given.model), torch.float32, int(mimi.config.sampling_rate))
-
-
-if __name__ == "__main__":
-    main()
+    tokenizer = AutoTokenizer.from_pretrained(given.model)
+    parts = parts_of(module, model, mimi, tokenizer, question, given.steps, given.sound_codes)
+    return Made(parts, [slots_of(CODEBOOKS)], torch.float32, {"sound_hz": int(mimi.config.sampling_rate)})
