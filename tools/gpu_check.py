@@ -10,6 +10,7 @@ line of JSON; a part that fails prints its error, and the next goes on. docs/gpu
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import socket
 import subprocess
@@ -21,8 +22,9 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -346,8 +348,7 @@ def omni(bench: Bench) -> None:
     """Qwen2.5-Omni's thinker and talker: sampling, and a pass with its gradient at 400 and 1,550 codes."""
     from transformers import Qwen2_5OmniConfig
 
-    from paras2s.policy.dual_stream.sampler import uniforms_of
-    from paras2s.policy.qwen_omni import OmniIds, Qwen25Network, _empty
+    from paras2s.policy.qwen_omni import OmniIds, Qwen25Network, empty_model
 
     if bench.tiny:
         sys.path.insert(0, str(REPOSITORY / "tests"))
@@ -355,55 +356,150 @@ def omni(bench: Bench) -> None:
 
         config = tiny_config(tiny_tokenizer())
     else:
-        # The talker's sizes are the release's, of 1.35 billion parameters.
-        thinker = dict(read_values(preset_path("qwen2.5-omni-7b", "released")))["thinker_config"]
-        talker = {
-            "hidden_size": 896, "intermediate_size": 18_944, "num_hidden_layers": 24, "num_attention_heads": 12,
-            "num_key_value_heads": 4, "head_dim": 128, "embedding_size": 3584, "vocab_size": 8448,
-        }  # fmt: skip
-        config = Qwen2_5OmniConfig(thinker_config=thinker, talker_config=talker, enable_audio_output=True)
+        held = dict(read_values(preset_path("qwen2.5-omni-7b", "released")))
+        config = Qwen2_5OmniConfig.from_dict({**held, "enable_audio_output": True})
     text = config.thinker_config.text_config
     words = text.vocab_size
     with bench.device:
-        network = Qwen25Network(_empty(config, bench.dtype), OmniIds.read(config, words - 2, words - 3), False)
-    for name, weight in network.named_parameters():
-        if weight.ndim > 1:
-            weight.data.normal_(0, 0.5 / weight.shape[-1] ** 0.5)
-        else:
-            weight.data.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
-    bench.say("omni build", parameters=sum(weight.numel() for weight in network.parameters()), peak_gib=bench.peak_gib())
+        network = Qwen25Network(empty_model(config, bench.dtype), OmniIds.read(config, words - 2, words - 3), False)
+    _measure(bench, "omni", network, _question(text.hidden_size, words), words, 1, (400, 1550))
+    bench.free()
+
+
+def qwen3_omni(bench: Bench) -> None:
+    """Qwen3-Omni's talker and code predictor behind 2 of its thinker's 48 layers: sampling, and passes as for Qwen2.5-Omni."""
+    from transformers import Qwen3OmniMoeConfig, Qwen3OmniMoeForConditionalGeneration
+
+    from paras2s.policy.qwen3_omni import Qwen3Ids, Qwen3Network
+
+    if bench.tiny:
+        sys.path.insert(0, str(REPOSITORY / "tests"))
+        from tiny.qwen3_omni import tiny_config, tiny_tokenizer
+
+        config = tiny_config(tiny_tokenizer())
+    else:
+        rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [24, 20, 20], "interleaved": True}
+        sparse = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "rope_parameters": rope}
+        talker_text = {"num_experts": 128, "shared_expert_intermediate_size": 768, "head_dim": 128, "rope_parameters": rope}
+        talker = {
+            "num_code_groups": 16, "accept_hidden_layer": 1, "speaker_id": {"ethan": 2302}, "codec_pad_id": 2148,
+            "codec_bos_id": 2149, "codec_eos_token_id": 2150, "codec_nothink_id": 2155, "codec_think_bos_id": 2156,
+            "codec_think_eos_id": 2157, "text_config": talker_text, "spatial_merge_size": 2,
+            "code_predictor_config": {"num_code_groups": 16},
+        }  # fmt: skip
+        thinker = {"text_config": {"hidden_size": 2048, "num_hidden_layers": 2, "vocab_size": 152_064, **sparse}}
+        config = Qwen3OmniMoeConfig(thinker_config=thinker, talker_config=talker, enable_audio_output=True)
+    words = config.thinker_config.text_config.vocab_size
+    ids = Qwen3Ids.read(config, "ethan")
+    with bench.device:
+        torch.set_default_dtype(bench.dtype)
+        try:
+            network = Qwen3Network(Qwen3OmniMoeForConditionalGeneration(config), ids, False, int(config.im_end_token_id))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    prompt = _question(config.thinker_config.text_config.hidden_size, words)
+    # The user's turn, which the talker reads, and then its own.
+    prompt.text_ids[:2], prompt.text_ids[-3:] = (ids.start, ids.user), (ids.start, 1, 2)
+    _measure(bench, "qwen3 omni", network, prompt, words, network.codebooks, (100, 388))
+    bench.free()
+
+
+class _NoWords:
+    """Word pieces of an answer that nobody reads."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def decode(self, ids: list[int]) -> str:
+        """Return no word."""
+        return ""
+
+
+def embedded(bench: Bench) -> None:
+    """The embedded policy of `quick`: 128 answers on the device and on the processor, and a step of GRPO."""
+    from paras2s.configs.schema.run import PolicyConfig
+    from paras2s.pipeline.skeletons import policy_skeleton
+    from paras2s.policy.embedded.policy import EmbeddedPolicy
+
+    skeleton, words = policy_skeleton(PolicyConfig(), "embedded").policy, cast(Any, _NoWords())
+    assert isinstance(skeleton, EmbeddedPolicy)
+    device, policies = str(bench.device), {}
+    for where in dict.fromkeys(("cpu", device)):
+        policy = EmbeddedPolicy(DualStreamLM(skeleton.config), words, skeleton.codec, words)
+        policy.model.initialise(0)
+        policy.model.to(where)
+        policies[where] = policy
+    policy, config = policies[device], policies[device].config
+    rng, prompts = np.random.default_rng(0), []
+    for length in (30, 36, 42, 48):
+        audio = np.stack([rng.integers(*bounds, length) for bounds in config.audio_ranges], 1)
+        features = rng.standard_normal((length, config.continuous_dim)).astype(np.float32)
+        text = rng.integers(0, config.text_eos_id, length)
+        prompts.append(Prompt(audio, text, features, np.ones(length, bool), code_offsets=config.codebook_offsets))
+    steps, group = (6, 2) if bench.tiny else (52, 32)
+    request = SampleRequest(prompts, answer_seeds(0, 0, range(4), group), Sampling(max_steps=steps))
+    found = {where: bench.clock(lambda: one.generate(request)) for where, one in policies.items()}  # noqa: B023 - called at once
+    answers = [[one.blocks[0].tokens for one in result] for result, _ in found.values()]
+    same = np.mean([np.array_equal(a, b) for a, b in zip(*(answers * 2)[:2], strict=True)])
+    bench.say("embedded sample", seconds=found[device][1], seconds_of_a_processor=found["cpu"][1], same_groups=float(same))
+    optimizer = {"lr": 3e-4, "adaptor_lr": 3e-4, "warmup_steps": 1}
+    objective, asked = {"groups_per_update": 4}, {"queries_per_step": 4, "group_size": group}
+    config = AlignConfig.model_validate({"sampling": asked, "objective": objective, "optimizer": optimizer})
+    learner, engine = Learner(policy, config, steps), NativeEngine(copy.deepcopy(policy))
+    engine.set_weights(learner.weights(), 0)
+    rollouts = engine.generate([str(number) for number in range(4)], replace(request, sampling=learner.sampling), False)
+    rewards = [[Reward(float((7 * row + 3 * column) % 5), {}) for column in range(group)] for row in range(4)]
+    metrics, seconds = bench.clock(lambda: learner.step(prompts, rollouts, rewards))
+    numbers = {name: float(metrics[name]) for name in ("loss", "kl", "grad_norm")}
+    bench.say("embedded step", seconds=seconds, peak_gib=bench.peak_gib(), **numbers)
+    bench.free()
+
+
+def _question(width: int, words: int) -> Prompt:
+    """Make a spoken question of 5 s for an Omni model."""
     rng, length, count = np.random.default_rng(0), 160, 125
     speech = np.zeros(length, dtype=bool)
     speech[20 : 20 + count] = True
-    features = np.zeros((length, text.hidden_size), np.float32)
-    features[speech] = rng.standard_normal((int(speech.sum()), text.hidden_size))
-    prompt = Prompt(np.zeros((length, 0), np.int64), rng.integers(0, min(words, 250), length), features, speech)
-    steps = 4 if bench.tiny else 64
-    seeds = [[0, 1, 2, 3], [4, 5, 6, 7]]
-    request = SampleRequest([prompt, prompt], seeds, Sampling(max_steps=steps))
-    (_, audio), seconds = bench.clock(lambda: network.sample(request, uniforms_of(seeds, steps, 2).to(bench.device)))
-    bench.say(
-        "omni sample",
-        ms_a_step=1e3 * seconds / (2 * steps),
-        codes=audio.counts.float().mean().item(),
-        peak_gib=bench.peak_gib(),
-    )
-    _omni_passes(bench, network, prompt, words)
+    features = np.zeros((length, width), np.float32)
+    features[speech] = rng.standard_normal((count, width))
+    return Prompt(np.zeros((length, 0), np.int64), rng.integers(0, min(words, 250), length), features, speech)
 
 
-def _omni_passes(bench: Bench, network: Any, prompt: Prompt, words: int) -> None:
+def _measure(bench: Bench, name: str, network: Any, prompt: Prompt, words: int, slots: int, lengths: tuple[int, ...]) -> None:
+    """Give a network random weights, sample eight answers with it and make passes of given lengths."""
+    from paras2s.policy.dual_stream.sampler import uniforms_of
+
+    for parameter, weight in network.named_parameters():
+        if weight.ndim > 1:
+            weight.data.normal_(0, 0.5 / weight.shape[-1] ** 0.5)
+        else:
+            weight.data.fill_(1.0 if "norm" in parameter and parameter.endswith("weight") else 0.0)
+    bench.say(f"{name} build", parameters=sum(weight.numel() for weight in network.parameters()), peak_gib=bench.peak_gib())
+    steps, seeds = 4 if bench.tiny else 64, [[0, 1, 2, 3], [4, 5, 6, 7]]
+    request, uniforms = SampleRequest([prompt, prompt], seeds, Sampling(max_steps=steps)), uniforms_of(seeds, steps, 1 + slots)
+    (_, audio), seconds = bench.clock(lambda: network.sample(request, uniforms.to(bench.device)))
+    codes = audio.counts.float().mean().item()
+    bench.say(f"{name} sample", ms_a_step=1e3 * seconds / (2 * steps), codes=codes, peak_gib=bench.peak_gib())
+    _omni_passes(bench, name, network, prompt, words, slots, (5,) if bench.tiny else lengths)
+
+
+def _omni_passes(
+    bench: Bench, name: str, network: Any, prompt: Prompt, words: int, slots: int, lengths: tuple[int, ...]
+) -> None:
     """Measure a pass of eight answers with its gradient, with and without recomputed layers."""
     rng = np.random.default_rng(1)
 
-    def block(name: str, steps: int, stop: int) -> Block:
-        shape = (8, steps, 1)
-        return Block((name,), rng.integers(0, stop, shape), np.ones(shape, bool), np.zeros(shape))
+    def block(names: tuple[str, ...], steps: int, stop: int) -> Block:
+        shape = (8, steps, len(names))
+        return Block(names, rng.integers(0, stop, shape), np.ones(shape, bool), np.zeros(shape))
 
     network.requires_grad_(False)
-    for name, weight in network.named_parameters():
-        weight.requires_grad_(name.endswith("q_proj.weight") and ("talker.model" in name or "language_model" in name))
-    for codes in (5,) if bench.tiny else (400, 1550):
-        blocks = (block("text", min(codes, 150), min(words - 4, 250)), block("audio0", codes, network.ids.codes))
+    for parameter, weight in network.named_parameters():
+        learns = "talker.model" in parameter or "language_model" in parameter
+        weight.requires_grad_(learns and parameter.endswith("q_proj.weight"))
+    audio = tuple(f"audio{number}" for number in range(slots))
+    for codes in lengths:
+        blocks = (block(("text",), min(codes, 150), min(words - 4, 250)), block(audio, codes, network.ids.codes))
         for recomputed in (True, False):
             network.gradient_checkpointing = recomputed
             for part in (network.thinker, network.talker):
@@ -415,11 +511,11 @@ def _omni_passes(bench: Bench, network: Any, prompt: Prompt, words: int) -> None
                 sum(part.sum() for part in network([prompt], [blocks], Sampling())).backward()
 
             _, seconds = bench.clock(backward)
-            bench.say("omni pass", codes=codes, recomputed=recomputed, seconds=seconds, peak_gib=bench.peak_gib())
+            bench.say(f"{name} pass", codes=codes, recomputed=recomputed, seconds=seconds, peak_gib=bench.peak_gib())
             network.zero_grad()
 
 
-PARTS = (versions, attention, sampling, parity, sound, learning, sharded, omni)
+PARTS = (versions, attention, sampling, parity, sound, learning, sharded, omni, qwen3_omni, embedded)
 
 
 def main() -> int:

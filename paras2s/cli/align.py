@@ -93,8 +93,9 @@ def _show(console: Console, report: DryRun) -> None:
             if size:
                 rows.append((role, part, f"{size / GIB:.2f}", "while working" if memory.in_turn(part) else ""))
         rows += [(role, part, f"{size / GIB:.2f}", "host memory") for part, size in memory.host.items() if size]
-        total, planned = sum(memory.device.values()), report.planned[role]
-        rows.append(bold(role, "total on the device", f"{total / GIB:.2f}", f"planned: {planned / GIB:.2f}"))
+        total, planned = sum(memory.device.values()), report.planned.get(role)
+        said = "" if planned is None else f"planned: {planned / GIB:.2f}"
+        rows.append(bold(role, "total on the device", f"{total / GIB:.2f}", said))
     Table(("role", "part", "GiB", ""), rows, "memory of one worker, by role").show(console)
     devices = [
         (load.name, ", ".join(load.roles), f"{load.needed / GIB:.2f} of {report.room / GIB:.2f}",

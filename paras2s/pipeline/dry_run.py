@@ -17,6 +17,7 @@ import torch
 from paras2s.configs.schema.run import RunConfig
 from paras2s.errors import ConfigError
 from paras2s.pipeline.skeletons import Skeleton, bytes_of, policy_skeleton, reward_skeletons
+from paras2s.pipeline.stacks import corrected
 from paras2s.planning import cost
 from paras2s.planning.cluster import Cluster, KnownPolicy, Rates, load_cluster, policy_facts
 from paras2s.planning.cost import GIB
@@ -34,7 +35,9 @@ DEFAULT_CLUSTER, HERE = "h100x8", "this_machine"
 
 @dataclass(frozen=True)
 class DryRun:
-    """Bytes by role and part, by device, and of hosts; `planned` are the plan's for a role, `problems` what does not fit."""
+    """Bytes by role and part, by device, and of hosts; `planned` are the plan's for a role, if there is a plan; `problems` what
+    does not fit.
+    """
 
     policy: str
     sizes_from: str
@@ -92,7 +95,7 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
     if align.sampling.engine != "native":
         raise ConfigError("--meta counts align.sampling.engine native; vLLM takes the share of a device that it is given")
     kind = policy.kind or (NEW_POLICY if policy.weights is None else kind_of(policy.weights))
-    known = policy_facts(rates, policy.model_copy(update={"kind": kind}))
+    known = policy_facts(rates, policy.model_copy(update={"kind": kind}), memory_only=True)
     cluster, where = choose_cluster(config, rates, cluster_name)
     mine = run_cluster(cluster, align, rates)
     learner, rollout = policy_skeleton(policy, kind), policy_skeleton(policy, kind)
@@ -102,6 +105,11 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
     parameters = {"policy": learner.policy.model} | learner.encoders | learner.vocoder
     counts = {name: sum(parameter.numel() for parameter in model.parameters()) for name, model in parameters.items()}
     planned = _planned(config, mine, rates, known)
+    load = load_of(config, known)
+    with torch.device("meta"):
+        prepare(learner.policy, align)
+    if known.facts.memory_only:
+        planned = corrected(planned, learner.policy, rollout.policy, mine, load)
     roles = {
         "learner": _learner(config, learner, mine, planned["learner"]),
         "rollout": _rollout(config, rollout, planned["rollout"]),
@@ -114,9 +122,10 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
     placed = place(workers, cluster.devices) if on_gpus else [tuple(role for role in roles for _ in range(workers[role].count))]
     loads = device_loads(placed, roles, in_turn=align.max_staleness == 0)
     room = (cluster.rates.memory_gib.value - cluster.reserve_gib.value) * GIB
-    load = load_of(config, known)
     sizes = cost.policy_sizes(known.sizes, known.facts)
     hosts = hosts_of(sizes, known.facts, mine, load, align.steps * load.queries)
+    if known.facts.memory_only:
+        hosts["object store"]["new weights"] = 4.0 * sum(value.numel() for value in learner.policy.trainable().values())
     for role, memory in roles.items():
         if memory.host:
             hosts[f"all {role} workers"] = {part: workers[role].count * size for part, size in memory.host.items()}
@@ -128,7 +137,7 @@ def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) ->
         devices=loads,
         room=room,
         devices_of=where,
-        planned={role: sum(parts.values()) for role, parts in planned.items()},
+        planned={} if known.facts.memory_only else {role: sum(parts.values()) for role, parts in planned.items()},
         hosts=hosts,
         problems=[text for load in loads if (text := refusal(load, roles, room))] + (shared_ranks(loads) if on_gpus else []),
     )
@@ -167,8 +176,6 @@ def _planned(config: RunConfig, cluster: Cluster, rates: Rates, known: KnownPoli
 def _learner(config: RunConfig, skeleton: Skeleton, cluster: Cluster, planned: Mapping[str, float]) -> RoleMemory:
     """Measure one rank of the learner: its share of the weights, and all of them while it learns."""
     policy, plan = skeleton.policy, cluster.learner
-    with torch.device("meta"):
-        prepare(policy, config.align)
     trained, shards = sum(value.numel() for value in policy.trainable().values()), plan.shard_over
     total = bytes_of(policy.model)
     frozen = total - 4 * trained
@@ -243,7 +250,8 @@ def dry_run_json(report: DryRun) -> dict[str, Any]:
         "devices_of": report.devices_of,
         "parameters": report.parameters,
         "roles": {
-            role: {"device": memory.device, "host": memory.host, "planned": report.planned[role], "apart": report.apart(role)}
+            role: {"device": memory.device, "host": memory.host}
+            | ({"planned": report.planned[role], "apart": report.apart(role)} if role in report.planned else {})
             for role, memory in report.roles.items()
         },
         "devices": [

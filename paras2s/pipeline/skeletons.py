@@ -2,11 +2,12 @@
 
 Sizes come from the checkpoint's own config where its folder is here, else from those that its makers publish
 (`configs/released/`).
-Left out: policies that are no dual-stream decoder of `planning/rates.yaml`, which `paras2s plan` does not know either.
+Left out: policies that `planning/rates.yaml` does not know.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from paras2s.policy.weights import shard_files, stored_dtype
 
 RELEASED = "released"
 # Kinds of policies that a dry run builds.
-COUNTED = ("embedded", "kimi")
+COUNTED = ("embedded", "kimi", "qwen_omni", "csm")
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,10 @@ def policy_skeleton(config: PolicyConfig, kind: str) -> Skeleton:
         ConfigError: of a kind that no dry run knows. PolicyError: a folder whose config is broken.
     """
     if kind not in COUNTED:
-        raise ConfigError(f"--meta: {kind} is not counted; it knows {', '.join(COUNTED)}, as `paras2s plan` does")
+        raise ConfigError(f"--meta: {kind} is not counted; it knows {', '.join(COUNTED)}")
+    builders = {"embedded": _embedded, "kimi": _kimi, "qwen_omni": _qwen_omni, "csm": _csm}
     with torch.device("meta"):
-        return _kimi(config) if kind == "kimi" else _embedded(config)
+        return builders[kind](config)
 
 
 def _embedded(config: PolicyConfig) -> Skeleton:
@@ -87,6 +89,62 @@ def _kimi(config: PolicyConfig) -> Skeleton:
     policy = KimiPolicy(model, nothing, text_only, context, config.weights or Path(where))
     encoders, vocoder = _kimi_components(config.weights, policy)
     return Skeleton(policy, encoders, vocoder, where)
+
+
+class _Names:
+    """A tokenizer that knows the ids of some names, which is all that a policy without prompts asks for."""
+
+    def __init__(self, ids: Mapping[str, int]) -> None:
+        self._ids, self._names = ids, {number: name for name, number in ids.items()}
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def convert_tokens_to_ids(self, name: str) -> int | None:
+        return self._ids.get(name)
+
+    def convert_ids_to_tokens(self, number: int) -> str | None:
+        return self._names.get(number)
+
+
+def _released(config: PolicyConfig, name: str) -> tuple[dict[str, Any], str]:
+    """Return the config of a checkpoint, or the published one of its family, and its origin."""
+    if config.weights is not None and (config.weights / "config.json").is_file():
+        path = config.weights / "config.json"
+        return dict(read_values(path)), str(path)
+    return dict(read_values(preset_path(name, RELEASED))), f"configs/released/{name}.yaml"
+
+
+def _stored(config: PolicyConfig, held: Mapping[str, Any]) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, str(held.get("dtype") or held.get("torch_dtype") or "bfloat16"))
+    return config.torch_dtype or dtype
+
+
+def _qwen_omni(config: PolicyConfig) -> Skeleton:
+    from transformers import Qwen2_5OmniConfig
+
+    from paras2s.policy.omni import END, START
+    from paras2s.policy.qwen_omni import AUDIO_MARKS, SPEAKER, QwenOmniPolicy, empty_model
+
+    held, where = _released(config, "qwen2.5-omni-7b")
+    sizes = Qwen2_5OmniConfig.from_dict({**held, "enable_audio_output": True})
+    thinker = sizes.thinker_config
+    marks = (thinker.audio_start_token_id, thinker.audio_token_id, thinker.audio_end_token_id)
+    ids = dict(zip(AUDIO_MARKS, marks, strict=True)) | {START: 0, END: 1}
+    speakers = {SPEAKER: {"bos_token": 0}}
+    policy = QwenOmniPolicy(empty_model(sizes, _stored(config, held)), _Names(ids), speakers)
+    return Skeleton(policy, {}, {}, where)
+
+
+def _csm(config: PolicyConfig) -> Skeleton:
+    from transformers import CsmConfig, CsmForConditionalGeneration
+
+    from paras2s.policy.csm import MARKS, CsmPolicy
+
+    held, where = _released(config, "csm-1b")
+    model = CsmForConditionalGeneration(CsmConfig.from_dict(held)).to(_stored(config, held))
+    policy = CsmPolicy(model, _Names({mark: number for number, mark in enumerate(MARKS)}))
+    return Skeleton(policy, {"Mimi": policy.mimi}, {}, where)
 
 
 def _kimi_sizes(folder: Path | None) -> tuple[dict[str, Any], dict[str, int], torch.dtype, str]:

@@ -183,12 +183,14 @@ class PolicyFacts(Section):
     """Facts about a policy beside its sizes, and the sizes where a run names it by its kind alone."""
 
     kind: str | None = Field(None, description="kind, as in the run's policy.kind")
+    memory_only: bool = Field(False, description="no dual-stream decoder: `align --meta` counts it, and no plan its seconds")
     sizes: dict[str, int] = Field({}, description="sizes of PolicyConfig; {}: any")
     text_vocab: int | None = Field(None, description="null: the run's word pieces and `special_ids`")
     special_ids: int = 0
     codebook_sizes: tuple[int, ...]
     masked: bool = Field(description="only ids that mean something in a stream are scored there")
     continuous_dim: int
+    prompt_steps_per_s: Figure | None = Field(None, description="of a question's sound; null: as an answer's")
     steps_per_s: Figure
     question_s: Figure
     prompt_extra_steps: int = Field(description="steps of a prompt, beside its speech")
@@ -312,11 +314,12 @@ class KnownPolicy:
     sizes: PolicyConfig
 
 
-def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None) -> KnownPolicy:
+def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None, memory_only: bool = False) -> KnownPolicy:
     """Find facts by a given name, else by the run's policy.kind, else the first whose sizes are the run's.
 
     Raises:
-        ConfigError: no such name or kind, or released weights whose kind the config does not name.
+        ConfigError: no such name or kind, released weights whose kind the config does not name, or facts that tell no seconds
+            unless they are for `memory_only`.
     """
     found_by_kind = name is None and config.kind is not None
     if found_by_kind:
@@ -327,6 +330,8 @@ def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None) ->
         if name not in rates.policies:
             raise ConfigError(f"no policy {name!r} in the rates; there are {', '.join(rates.policies)}")
         facts = rates.policies[name]
+        if facts.memory_only and not memory_only:
+            raise ConfigError(f"no plan of {name}'s seconds; `paras2s align CONFIG --meta` counts its memory")
         # A name that was asked for brings its sizes; where the run's kind led here, sizes that the run sets stay.
         kept = config.model_fields_set if found_by_kind else set()
         sizes = {key: value for key, value in facts.sizes.items() if key not in kept}

@@ -314,14 +314,14 @@ class QwenOmniPolicy(OmniPolicy):
         except Exception as error:
             # transformers, tokenizers and pickle raise what they like.
             raise PolicyError(f"{folder}: not a complete Qwen2.5-Omni ({one_line(error)[:300]})") from error
-        policy = cls(_empty(config, dtype or thinker_dtype(folder)), tokenizer, speakers, speaker, talker_gradient)
+        policy = cls(empty_model(config, dtype or thinker_dtype(folder)), tokenizer, speakers, speaker, talker_gradient)
         policy.reload(folder)
         policy.read_companions(folder)
         policy.model.to(device)
         return policy
 
 
-def _empty(config: Any, dtype: torch.dtype) -> Any:
+def empty_model(config: Any, dtype: torch.dtype) -> Any:
     """Make the model without weights: `dtype`, but token2wav and what is computed from the config in float32.
 
     `Module.to(dtype)` would also round the rotary frequencies, and a model made in bfloat16 has token2wav's filters in it.

@@ -1,6 +1,6 @@
 """`align --meta`: what is built and summed, against counts by hand and the plan; placement; refusals.
 
-Not covered: memory that is really held (test_measured_memory.py), and the networks of policies that no plan knows.
+Not covered: memory that is really held (test_measured_memory.py), and networks of policies that are not counted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer
+from tiny.csm import CODEBOOKS, IDS, tiny_csm
 from tiny.plans import KIMI_CONFIG, RATES
 from typer.testing import CliRunner
 
@@ -20,7 +22,11 @@ from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError
 from paras2s.pipeline import dry_run as module
 from paras2s.pipeline.dry_run import DryRun, choose_cluster, dry_run
+from paras2s.pipeline.skeletons import policy_skeleton
+from paras2s.pipeline.stacks import layer_bytes, learner_parts, stacks_of
+from paras2s.planning.cluster import load_cluster, policy_facts
 from paras2s.planning.footprint import RoleMemory, device_loads, place, refusal, shared_ranks
+from paras2s.planning.simulate import load_of
 
 GIB = 2**30
 DECODER, LORA = 9_766_334_464, 49_020_928
@@ -176,3 +182,104 @@ def test_options_of_a_dry_run_belong_to_it(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [str(KIMI_CONFIG), "--cluster", "h100x8", "--run-dir", str(tmp_path / "run")])
     assert isinstance(done.exception, ConfigError)
     assert not (tmp_path / "run").exists()
+
+
+# -- stacks of transformers' layers -------------------------------------------------------------------------------------
+
+
+def small_run(kind: str, **more: Any) -> RunConfig:
+    values = {
+        "run_dir": "runs/x", "policy": {"weights": "models/x", "kind": kind, "max_answer_steps": 600}, "warmup": {"lr": 1e-5},
+        "distill": {"teacher": "rubric"},
+        "reward": {"sources": [{"kind": "length", "options": {"target_steps": 100}}]},
+        "align": {
+            "lora": {"rank": 16, "alpha": 32}, "sampling": {"queries_per_step": 2, "group_size": 4},
+            "objective": {"groups_per_update": 2}, "optimizer": {"micro_batch_size": 4, "gradient_checkpointing": True} | more,
+            "workers": {"rollout": {"gpus": 0.4}, "learner": {"gpus": 0.6}},
+        },
+    }  # fmt: skip
+    return RunConfig.model_validate(values)
+
+
+def test_csm_by_hand() -> None:
+    """Backbone: 16 layers of 2048 with 8192, 32 heads and 8 pairs; depth decoder: 4 of 1024 with 8192, 8 heads and 2 pairs."""
+    found = dry_run(small_run("csm"), RATES, "h100x8")
+    layer = 2048 * (2 * 2048 + 2 * 512) + 3 * 2048 * 8192 + 2 * 2048
+    depth = 1024 * (2 * 1024 + 2 * 256) + 3 * 1024 * 8192 + 2 * 1024
+    tables = 128256 * 2048 + 32 * 2051 * 2048 + 2051 * 2048 + 31 * 1024 * 2051 + 2048 * 1024
+    decoder = 16 * layer + 4 * depth + tables + 2048 + 1024
+    assert found.parameters["policy"] == decoder
+    assert found.sizes_from == "configs/released/csm-1b.yaml"
+    adapters = found.roles["rollout"].device["adapters"] / 4
+    lora = 16 * 16 * (2 * (2048 + 2048) + 2 * (2048 + 512) + 3 * (2048 + 8192))
+    lora += 16 * 4 * (2 * (1024 + 1024) + 2 * (1024 + 256) + 3 * (1024 + 8192))
+    assert adapters == lora
+    learner, rollout = found.roles["learner"].device, found.roles["rollout"].device
+    # And a few thousand bytes of buffers.
+    assert learner["weights"] == pytest.approx(4 * (decoder + lora), rel=1e-6)
+    assert (learner["optimiser"], learner["gradients"]) == (8 * lora, 4 * lora)
+    assert found.hosts["object store"]["new weights"] == 4 * lora
+    # 8 answers of 600 frames behind 122 positions, and a frame of 32 each: keys and values of 8 and 2 pairs of 64 and 128.
+    cached = 8 * (2 * 16 * 8 * 64 * (122 + 600) + 2 * 4 * 2 * 128 * 32)
+    assert rollout["keys and values"] == 4 * cached
+    assert found.planned == {}
+    assert not found.problems
+    with pytest.raises(ConfigError, match="no plan of csm-1b's seconds; `paras2s align CONFIG --meta` counts its memory"):
+        policy_facts(RATES, small_run("csm").policy)
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_layer_stores_on_the_meta_device_what_it_stores_on_a_processor(lora: bool) -> None:
+    saved: dict[int, torch.Tensor] = {}
+    policy = tiny_csm()
+    policy.model.float()
+    if lora:
+        policy.add_lora(2, 4)
+    stack = policy.model.backbone_model
+    weights = {weight.untyped_storage()._cdata for weight in (*stack.parameters(), *stack.buffers())}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage()._cdata not in weights:
+            saved[tensor.untyped_storage()._cdata] = tensor
+        return tensor
+
+    x = torch.zeros(3, 40, 24, requires_grad=True)
+    position = torch.arange(40).expand(3, -1)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        stack.layers[0](x, position_embeddings=stack.rotary_emb(x, position), position_ids=position, attention_mask=None)
+    measured = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+    counted = layer_bytes(stack.to("meta"), 3, 40, torch.float32)
+    # The processor's attention keeps a number for each head and position besides.
+    assert counted == pytest.approx(measured - 4 * 3 * 40 * 4, rel=0.01)
+
+
+def test_recomputed_layers_store_their_inputs_and_one_layer_is_at_work() -> None:
+    policy = tiny_csm()
+    policy.model.float().to("meta")
+    load = load_of(small_run("csm"), policy_facts(RATES, small_run("csm").policy, memory_only=True))
+    machine = load_cluster("h100x8", RATES, {"devices": 1, "learner.shard_over": 1, "learner.rows": 4})
+    parts = {}
+    for checkpointing in (True, False):
+        learner = machine.learner.model_copy(update={"checkpointing": checkpointing})
+        parts[checkpointing] = learner_parts(policy, machine.model_copy(update={"learner": learner}), load)
+    positions, frames = load.prompt_steps + 583, 4 * 583
+    backbone, depth = (
+        layer_bytes(stack, *shape, torch.float32)
+        for stack, shape in (
+            (policy.model.backbone_model, (4, positions)),
+            (policy.model.depth_decoder.model, (frames, CODEBOOKS)),
+        )
+    )
+    assert parts[False]["activations"] == 2 * (backbone + depth)
+    inputs = 4 * 2 * (4 * positions * 24 + frames * CODEBOOKS * 16)
+    assert parts[True]["activations"] == inputs + max(backbone, depth)
+    assert parts[True]["logits"] == 12 * 4 * 583 * CODEBOOKS * IDS
+
+
+def test_qwen_omni_is_counted_at_its_published_sizes() -> None:
+    skeleton = policy_skeleton(small_run("qwen_omni").policy, "qwen_omni")
+    model: Any = skeleton.policy.model
+    assert sum(weight.numel() for weight in model.thinker.parameters()) == 8_931_813_888
+    thinker, talker = stacks_of(skeleton.policy, prompt=185, text=150, audio=1550)
+    assert (thinker.positions, thinker.ids, len(thinker.module.layers)) == (335, 152_064, 28)
+    assert (talker.positions, talker.ids, len(talker.module.layers)) == (1737, 8448, 24)
