@@ -443,8 +443,8 @@ def embedded(bench: Bench) -> None:
     same = np.mean([np.array_equal(a, b) for a, b in zip(*(answers * 2)[:2], strict=True)])
     bench.say("embedded sample", seconds=found[device][1], seconds_of_a_processor=found["cpu"][1], same_groups=float(same))
     optimizer = {"lr": 3e-4, "adaptor_lr": 3e-4, "warmup_steps": 1}
-    objective, asked = {"groups_per_update": 4}, {"queries_per_step": 4, "group_size": group}
-    config = AlignConfig.model_validate({"sampling": asked, "objective": objective, "optimizer": optimizer})
+    objective, groups = {"groups_per_update": 4}, {"queries_per_step": 4, "group_size": group}
+    config = AlignConfig.model_validate({"sampling": groups, "objective": objective, "optimizer": optimizer})
     learner, engine = Learner(policy, config, steps), NativeEngine(copy.deepcopy(policy))
     engine.set_weights(learner.weights(), 0)
     rollouts = engine.generate([str(number) for number in range(4)], replace(request, sampling=learner.sampling), False)

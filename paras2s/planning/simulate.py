@@ -251,8 +251,8 @@ def load_of(config: RunConfig, known: KnownPolicy, answer_s: float | None = None
     """Return the load of a run's config; its `policy.max_answer_steps`, if set, replaces the policy's own longest answer."""
     facts, align = known.facts, config.align
     rate = facts.steps_per_s.value
-    heard = (facts.prompt_steps_per_s or facts.steps_per_s).value
-    prompt_steps = round(facts.question_s.value * heard) + facts.prompt_extra_steps
+    speech_rate = (facts.prompt_steps_per_s or facts.steps_per_s).value
+    prompt_steps = round(facts.question_s.value * speech_rate) + facts.prompt_extra_steps
     most = round(facts.longest_answer_s.value * rate)
     if "max_answer_steps" in config.policy.model_fields_set:
         most = config.policy.max_answer_steps

@@ -185,8 +185,8 @@ def step_case(folder: Path, patch: pytest.MonkeyPatch) -> Case:
             patches = "<audio_patch>" * len(policy.audio_encoder.features(clip.samples))
             text = ""
             for message in messages:
-                heard = f"<audio_start>{patches}<audio_end>"
-                said = message["content"] if isinstance(message["content"], str) else heard
+                sound = f"<audio_start>{patches}<audio_end>"
+                said = message["content"] if isinstance(message["content"], str) else sound
                 text += f"<|BOT|>{message['role']}\n{said}" + ("<|EOT|>" if message.get("eot", True) else "")
             ids = torch.tensor([self.llm_tokenizer.ids(text)])
             config = GenerationConfig(max_new_tokens=max_new_tokens, eos_token_id=policy.tokens["<|EOT|>"], pad_token_id=256)
@@ -239,7 +239,7 @@ def without_the_codecs_pad(policy: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Qwen25Network, "marks", other)
 
 
-def heard_a_layer_later(policy: Any, patch: pytest.MonkeyPatch) -> None:
+def another_layer_is_read(policy: Any, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(policy.model, "tapped_layer", 0)
 
 
@@ -253,7 +253,7 @@ MISREAD: dict[str, tuple[Callable[[Any, pytest.MonkeyPatch], None], str]] = {
     "moshi": (lambda _, patch: patch.setattr(moshi_module, "PAUSE_FRAMES", 1), "D2"),
     "csm": (lambda _, patch: patch.setattr(csm_module, "SPEAKERS", {"user": 0, "assistant": 1}), "D2"),
     "qwen_omni": (without_the_codecs_pad, "D4"),
-    "qwen3_omni": (heard_a_layer_later, "D4"),
+    "qwen3_omni": (another_layer_is_read, "D4"),
     "glm4_voice": (lambda _, patch: patch.setattr(glm_module, "SPEECH_INSTRUCTION", "Answer. "), "D2"),
     "step_audio2": (turned_otherwise, "D4"),
 }

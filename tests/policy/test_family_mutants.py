@@ -55,10 +55,10 @@ def sampling() -> bool:
 
 def user_is_not_silent(patch: Patch) -> None:
     def read(original: Any, network: MoshiNet, text: Tensor, audio: Tensor, *more: Any, **named: Any) -> Tensor:
-        heard = audio.clone()
+        user_side = audio.clone()
         if sampling() and audio.shape[1] == 1:
-            heard[..., network.codebooks :] = 0
-        return original(network, text, heard, *more, **named)
+            user_side[..., network.codebooks :] = 0
+        return original(network, text, user_side, *more, **named)
 
     wrap(patch, MoshiNet, "read", read)
 
@@ -132,7 +132,7 @@ def begins_otherwise_alone(patch: Patch) -> None:
     wrap(patch, Qwen25Network, "marks", marks)
 
 
-def talker_hears_the_sound(patch: Patch) -> None:
+def talker_reads_the_embeddings(patch: Patch) -> None:
     def conditions(original: Any, network: Any, hidden: Tensor, x: Tensor, is_audio: Tensor) -> Tensor:
         return original(network, hidden, x, torch.zeros_like(is_audio) if sampling() else is_audio)
 
@@ -143,7 +143,7 @@ def talker_is_detached(patch: Patch) -> None:
     wrap(patch, Qwen25Network, "given", lambda original, network, state: state.detach())
 
 
-def heard_a_layer_later(patch: Patch) -> None:
+def another_layer_is_read(patch: Patch) -> None:
     def opening(original: Any, network: Qwen3Network, prompts: Any, x: Tensor, tapped: Tensor, is_audio: Tensor) -> Any:
         return original(network, prompts, x, x if sampling() else tapped, is_audio)
 
@@ -199,9 +199,9 @@ MUTANTS: dict[str, tuple[str, Callable[[Patch], None], Check]] = {
     "later codes are detached from the backbone": ("csm", depth_decoder_is_given(Tensor.detach), contract.slopes_are_gradients),
     "the reply's end is spoken": ("qwen_omni", end_is_spoken, contract.behaviour_is_scored),
     "alone, a prompt begins otherwise": ("qwen_omni", begins_otherwise_alone, contract.batch_is_one_by_one),
-    "the talker hears the question's embeddings": ("qwen_omni", talker_hears_the_sound, contract.behaviour_is_scored),
+    "the talker hears the question's embeddings": ("qwen_omni", talker_reads_the_embeddings, contract.behaviour_is_scored),
     "the talker is detached from the thinker": ("qwen_omni", talker_is_detached, contract.slopes_are_gradients),
-    "the talker hears another layer": ("qwen3_omni", heard_a_layer_later, contract.behaviour_is_scored),
+    "the talker hears another layer": ("qwen3_omni", another_layer_is_read, contract.behaviour_is_scored),
     "a frame's later codes are not read": ("qwen3_omni", later_codes_are_not_read, contract.behaviour_is_scored),
     "heads of later codes are swapped": ("qwen3_omni", heads_are_swapped, contract.behaviour_is_scored),
     "beside others, the sound is a step later": ("step_audio2", sound_moves_beside_others, contract.batch_is_one_by_one),

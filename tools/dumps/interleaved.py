@@ -27,7 +27,7 @@ GREEDY: dict[str, Any] = {"do_sample": False, "repetition_penalty": 1.0, "return
 
 
 def stream_parts(ids: np.ndarray, result: Any, codes: Sequence[int] | None, first_audio: int, sound_codes: int) -> Parts:
-    """Prompt [L], and what `generate` gave behind it; codes to be heard are those of the clip, else of the answer."""
+    """Prompt [L], and what `generate` gave behind it; codes for the sound are those of the clip, else of the answer."""
     answer = result.sequences[0, len(ids) :].cpu().numpy()
     spoken = np.array(codes if codes else answer[answer >= first_audio] - first_audio)
     parts = {
@@ -57,8 +57,8 @@ def glm4_voice(given: argparse.Namespace, question: np.ndarray) -> Made:
     (codes,) = extract_speech_token(encoder, extractor, [(torch.from_numpy(question.copy())[None], RATE_HZ)])
     tokenizer = AutoTokenizer.from_pretrained(given.model, trust_remote_code=True)
     model = AutoModel.from_pretrained(given.model, trust_remote_code=True, torch_dtype=dtype).eval().to(device)
-    heard = "".join(f"<|audio_{code}|>" for code in codes)
-    prompt = f"<|system|>\n{GLM_INSTRUCTION}<|user|>\n<|begin_of_audio|>{heard}<|end_of_audio|>"
+    spoken_question = "".join(f"<|audio_{code}|>" for code in codes)
+    prompt = f"<|system|>\n{GLM_INSTRUCTION}<|user|>\n<|begin_of_audio|>{spoken_question}<|end_of_audio|>"
     ids = tokenizer([prompt + "<|assistant|>streaming_transcription\n"], return_tensors="pt")["input_ids"].to(device)
     user, first = (tokenizer.convert_tokens_to_ids(name) for name in ("<|user|>", "<|audio_0|>"))
     listed = model.config.eos_token_id
@@ -84,16 +84,16 @@ def step_audio2(given: argparse.Namespace, question: np.ndarray) -> Made:
     model = StepAudio2(given.model)
     ids_of = model.llm_tokenizer.convert_tokens_to_ids
     begin, patch, first = (ids_of(name) for name in ("<audio_start>", "<audio_patch>", "<audio_0>"))
-    heard: list[torch.Tensor] = []
-    asked: dict[str, Any] = {}
-    hook = model.llm.adapter.register_forward_hook(lambda _, __, made: heard.append(made.detach()))
+    states: list[torch.Tensor] = []
+    kept_inputs: dict[str, Any] = {}
+    hook = model.llm.adapter.register_forward_hook(lambda _, __, made: states.append(made.detach()))
     generate = model.llm.generate
 
     def kept(**more: Any) -> torch.Tensor:
         for name, value in GREEDY.items():
             setattr(more["generation_config"], name, value)
         result = generate(**more)
-        asked.update(more, result=result)
+        kept_inputs.update(more, result=result)
         return result.sequences
 
     model.llm.generate = kept
@@ -105,17 +105,17 @@ def step_audio2(given: argparse.Namespace, question: np.ndarray) -> Made:
     model(messages, max_new_tokens=given.steps)
     hook.remove()
     model.llm.generate = generate
-    ids = asked["input_ids"][0].cpu().numpy()
+    ids = kept_inputs["input_ids"][0].cpu().numpy()
     # Pieces of 25 s, each behind its own begin; what is longer than its patches is padding.
     pieces = np.split(ids == patch, np.flatnonzero(ids == begin))[1:]
-    features = [as_array(row[: int(places.sum())]) for row, places in zip(heard[0], pieces, strict=True)]
+    features = [as_array(row[: int(places.sum())]) for row, places in zip(states[0], pieces, strict=True)]
     codes, said = None, {}
     if given.decoder:
         from token2wav import Token2wav  # type: ignore[import-not-found]
 
         vocoder = Token2wav(given.decoder)
         codes = codes_of(vocoder, question)
-    parts = stream_parts(ids, asked["result"], codes, first, given.sound_codes) | {
+    parts = stream_parts(ids, kept_inputs["result"], codes, first, given.sound_codes) | {
         "features": np.concatenate(features),
         "prompt.continuous": (ids == patch).astype(np.uint8),
     }

@@ -19,7 +19,9 @@ SYSTEM = (
 )
 
 
-def asked(given: argparse.Namespace, question: np.ndarray, model: Any, processor: Any, system: str) -> dict[str, torch.Tensor]:
+def processed(
+    given: argparse.Namespace, question: np.ndarray, model: Any, processor: Any, system: str
+) -> dict[str, torch.Tensor]:
     """What the makers' processor makes of the question: ids, features and masks."""
     turns = [{"role": "system", "content": [{"type": "text", "text": system}]}] if system else []
     turns.append({"role": "user", "content": [{"type": "audio", "audio": str(given.clip)}]})
@@ -32,7 +34,7 @@ def qwen_omni(given: argparse.Namespace, question: np.ndarray) -> Made:
     from transformers import AutoProcessor
 
     model, processor = opened("Qwen2_5OmniForConditionalGeneration", given), AutoProcessor.from_pretrained(given.model)
-    inputs = asked(given, question, model, processor, SYSTEM)
+    inputs = processed(given, question, model, processor, SYSTEM)
     end = processor.tokenizer.convert_tokens_to_ids(END)
     return qwen_parts(model, inputs, end, given.speaker or "Chelsie", given)
 
@@ -41,7 +43,7 @@ def qwen3_omni(given: argparse.Namespace, question: np.ndarray) -> Made:
     from transformers import AutoProcessor
 
     model, processor = opened("Qwen3OmniMoeForConditionalGeneration", given), AutoProcessor.from_pretrained(given.model)
-    inputs = asked(given, question, model, processor, "")
+    inputs = processed(given, question, model, processor, "")
     end = processor.tokenizer.convert_tokens_to_ids(END)
     return qwen3_parts(model, inputs, end, given.speaker or "Ethan", given)
 
