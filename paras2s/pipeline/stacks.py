@@ -29,7 +29,7 @@ STORED = "paras2s_stored"
 
 @dataclass(frozen=True)
 class Stack:
-    """A decoder with rows of L positions: R of them for an answer, of which the head scores `scored` each, among V ids."""
+    """A decoder with R rows of L positions for an answer; its head scores `scored` positions of a row among V ids."""
 
     module: Any
     rows: int
@@ -82,7 +82,7 @@ def layer_bytes(module: Any, rows: int, positions: int, dtype: torch.dtype) -> i
 
 
 def stacks_of(policy: Policy, prompt: int, text: int, audio: int) -> tuple[Stack, ...]:
-    """Return the decoders of one answer of so many words and steps of audio, behind a prompt."""
+    """Return the decoders of one answer, with the positions of its prompt, words and steps of audio."""
     model: Any = policy.model
     if isinstance(policy, CsmPolicy):
         frame = model.codebooks

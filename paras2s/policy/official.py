@@ -169,10 +169,10 @@ def features_agree(compared: Comparison) -> Finding:
     if theirs.features is None:
         return Finding(name, None, "the prompt has none")
     expected = theirs.features[theirs.continuous]
-    found = None if own.features is None else own.features[own.continuous]
-    if found is None or found.shape != expected.shape:
-        return Finding(name, False, f"{None if found is None else found.shape}, the makers' code gives {expected.shape}")
-    apart = spreads_apart(found, expected)
+    features = None if own.features is None else own.features[own.continuous]
+    if features is None or features.shape != expected.shape:
+        return Finding(name, False, f"{None if features is None else features.shape}, the makers' code gives {expected.shape}")
+    apart = spreads_apart(features, expected)
     return Finding(name, apart <= APART[compared.dtype], f"{apart:.2e} of their spread apart")
 
 
