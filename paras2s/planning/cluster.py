@@ -190,9 +190,7 @@ class PolicyFacts(Section):
     codebook_sizes: tuple[int, ...]
     masked: bool = Field(description="only ids that mean something in a stream are scored there")
     continuous_dim: int
-    prompt_steps_per_s: Figure | None = Field(
-        None, description="positions of a question, a second of its sound; null: as an answer's"
-    )
+    prompt_steps_per_s: Figure | None = Field(None, description="rate of a question's positions; null: an answer's")
     steps_per_s: Figure
     question_s: Figure
     prompt_extra_steps: int = Field(description="steps of a prompt, beside its speech")

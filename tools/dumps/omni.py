@@ -12,6 +12,7 @@ from dumps.files import RATE_HZ, Made, Parts, as_array, last_rows, slots_of
 from dumps.frames import opened
 
 END = "<|im_end|>"
+Inputs = dict[str, torch.Tensor]
 # The makers' system turn of Qwen2.5-Omni; Qwen3-Omni has none.
 SYSTEM = (
     "You are Qwen, a virtual human developed by the Qwen Team, Alibaba Group, capable of perceiving auditory and visual "
@@ -19,9 +20,7 @@ SYSTEM = (
 )
 
 
-def processed(
-    given: argparse.Namespace, question: np.ndarray, model: Any, processor: Any, system: str
-) -> dict[str, torch.Tensor]:
+def processed(given: argparse.Namespace, question: np.ndarray, model: Any, processor: Any, system: str) -> Inputs:
     """What the makers' processor makes of the question: ids, features and masks."""
     turns = [{"role": "system", "content": [{"type": "text", "text": system}]}] if system else []
     turns.append({"role": "user", "content": [{"type": "audio", "audio": str(given.clip)}]})
@@ -49,7 +48,7 @@ def qwen3_omni(given: argparse.Namespace, question: np.ndarray) -> Made:
 
 
 def generated(
-    model: Any, inputs: dict[str, torch.Tensor], end: int, speaker: str, steps: int, codecs: list[Any], **more: Any
+    model: Any, inputs: Inputs, end: int, speaker: str, steps: int, codecs: list[Any], **more: Any
 ) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
     """The reply [T] with its logits, and the codes of the vocoder's first piece [K, F]: greedy; `codecs` are hooks of heads."""
     words: list[torch.Tensor] = []
@@ -71,7 +70,7 @@ def generated(
     return reply, as_array(torch.stack(words))[: len(reply)], spoken[0][0].cpu().numpy()
 
 
-def text_parts(model: Any, inputs: dict[str, torch.Tensor], reply: torch.Tensor, words: np.ndarray, audio: int) -> Parts:
+def text_parts(model: Any, inputs: Inputs, reply: torch.Tensor, words: np.ndarray, audio: int) -> Parts:
     """Prompt and reply; padding before the prompt is left out."""
     ids = inputs["input_ids"][0][inputs["attention_mask"][0].bool()].cpu().numpy()
     features = model.thinker.model.get_audio_features(inputs["input_features"], inputs["feature_attention_mask"])
@@ -89,7 +88,7 @@ def text_parts(model: Any, inputs: dict[str, torch.Tensor], reply: torch.Tensor,
 
 
 @torch.inference_mode()
-def qwen_parts(model: Any, inputs: dict[str, torch.Tensor], end: int, speaker: str, given: argparse.Namespace) -> Made:
+def qwen_parts(model: Any, inputs: Inputs, end: int, speaker: str, given: argparse.Namespace) -> Made:
     """One position of padding, since transformers reads the codec's first two embeddings only in a padded batch."""
     padded = {
         "input_ids": torch.nn.functional.pad(inputs["input_ids"], (1, 0), value=end),
@@ -129,7 +128,7 @@ def qwen_parts(model: Any, inputs: dict[str, torch.Tensor], end: int, speaker: s
 
 
 @torch.inference_mode()
-def qwen3_parts(model: Any, inputs: dict[str, torch.Tensor], end: int, speaker: str, given: argparse.Namespace) -> Made:
+def qwen3_parts(model: Any, inputs: Inputs, end: int, speaker: str, given: argparse.Namespace) -> Made:
     """Alone in its batch, where transformers does not speak the reply's end."""
     config, talker = model.config, model.config.talker_config
     count, codes, last = int(talker.num_code_groups), int(config.code2wav_config.codebook_size), int(talker.codec_eos_token_id)
