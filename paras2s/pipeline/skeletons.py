@@ -127,7 +127,7 @@ def _qwen_omni(config: PolicyConfig) -> Skeleton:
     from paras2s.policy.qwen_omni import AUDIO_MARKS, SPEAKER, QwenOmniPolicy, empty_model
 
     held, where = _released(config, "qwen2.5-omni-7b")
-    sizes = Qwen2_5OmniConfig.from_dict({**held, "enable_audio_output": True})
+    sizes: Any = Qwen2_5OmniConfig.from_dict({**held, "enable_audio_output": True})
     thinker = sizes.thinker_config
     marks = (thinker.audio_start_token_id, thinker.audio_token_id, thinker.audio_end_token_id)
     ids = dict(zip(AUDIO_MARKS, marks, strict=True)) | {START: 0, END: 1}
@@ -142,8 +142,8 @@ def _csm(config: PolicyConfig) -> Skeleton:
     from paras2s.policy.csm import MARKS, CsmPolicy
 
     held, where = _released(config, "csm-1b")
-    model = CsmForConditionalGeneration(CsmConfig.from_dict(held)).to(_stored(config, held))
-    policy = CsmPolicy(model, _Names({mark: number for number, mark in enumerate(MARKS)}))
+    model: Any = CsmForConditionalGeneration(CsmConfig.from_dict(held))
+    policy = CsmPolicy(model.to(_stored(config, held)), _Names({mark: number for number, mark in enumerate(MARKS)}))
     return Skeleton(policy, {"Mimi": policy.mimi}, {}, where)
 
 

@@ -48,12 +48,13 @@ class _Fused(torch.autograd.Function):
         return made
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return gradients[0], None, None
 
 
 def _attend(_: Any, q: Tensor, k: Tensor, v: Tensor, *__: Any, **___: Any) -> tuple[Tensor, None]:
-    return _Fused.apply(q, k, v).transpose(1, 2), None
+    made: Tensor = _Fused.apply(q, k, v)  # type: ignore[no-untyped-call]
+    return made.transpose(1, 2), None
 
 
 def layer_bytes(module: Any, rows: int, positions: int, dtype: torch.dtype) -> int:
