@@ -223,15 +223,20 @@ def _refuse_cut(name: str, stated_s: float, actual_s: float) -> None:
         )
 
 
-def read_clip(source: Path | str | bytes, sample_rate_hz: int | None = None, max_duration_s: float = MAX_DURATION_S) -> Clip:
-    """Decode a file or its bytes, any number of channels, any rate; optionally resample it.
+def read_clip(
+    source: Path | str | bytes,
+    sample_rate_hz: int | None = None,
+    max_duration_s: float = MAX_DURATION_S,
+    name: str = "clip of bytes",
+) -> Clip:
+    """Decode a file or its bytes, any number of channels, any rate; optionally resample it. Errors say `name` of bytes.
 
     Raises:
         AudioError: missing, not audio, cut off, over 57.6 million samples, or refused by `make_clip`.
     """
     import soundfile
 
-    name = "clip of bytes" if isinstance(source, bytes) else str(source)
+    name = name if isinstance(source, bytes) else str(source)
     handle = _checked_source(source, name, max_duration_s)
     with (
         reading(name, "cannot be decoded as audio", f"; give WAV, FLAC, OGG or MP3{_from_video(name)}", AudioError),

@@ -44,6 +44,7 @@ from paras2s.cli.rollouts import rollouts
 from paras2s.cli.serve import serve
 from paras2s.cli.studio import studio
 from paras2s.cli.study import study_app
+from paras2s.cli.talk import talk
 from paras2s.cli.unisrm import unisrm_app
 from paras2s.cli.warmup import warmup
 from paras2s.errors import ParaS2SError, one_line
@@ -60,7 +61,7 @@ app = typer.Typer(
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Run": {"demo": demo, "data": data, "warmup": warmup, "distill": distill, "align": align, "ablate": ablate},
     "Judge": {"blueprint": blueprint, "probe": probe, "rank": rank, "serve": serve},
-    "Look": {"studio": studio, "rollouts": rollouts},
+    "Look": {"studio": studio, "talk": talk, "rollouts": rollouts},
     "Models": {"new-policy": new_policy, "check-policy": check_policy, "export": export},
     "Plan and set up": {"plan": plan, "config": config, "doctor": doctor},
     "This project's pages": {"results": results, "paper": paper},

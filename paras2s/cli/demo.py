@@ -41,6 +41,7 @@ def demo(
     page = run.folder / "report.html"
     export_report([run.folder], page, [])
     run.say(f"Look and listen: {page}, or every answer in the browser: paras2s studio {run.folder.parent}")
+    run.say(f"Ask both policies yourself: paras2s talk {run.folder}")
     run.say(f"Every system and diagnostics: paras2s bench contrasts {run.folder} -v. Next: docs/tutorials/post-train.md")
     if as_json:
         print_json(summary)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -20,7 +20,7 @@ from paras2s.errors import DataError
 from paras2s.run import REPORT
 from paras2s.studio.run_state import RunFiles
 from paras2s.studio.web import ANSWERS, Studio, json_response
-from paras2s.types import CATEGORIES, Category
+from paras2s.types import CATEGORIES
 
 # Points between two scores of one answer from which they contradict each other: from a fitting answer to a wrong one.
 CONTRADICTION = 2.0
@@ -107,7 +107,7 @@ def answers_view(studio: Studio, address: str) -> dict[str, Any]:
     benched = read_bench(run)
     systems, judges = benched.systems, benched.judges
     contrasts = choose_contrasts([rows[0] for by_system in benched.rows.values() for rows in by_system.values()])
-    shown = list(contrasts)
+    shown = contrasts
     if studio.export and studio.export.contrasts:
         shown = shown[: studio.export.contrasts]
         played = (RunFiles(studio.folders, address).json(REPORT) or {}).get("played")
@@ -153,14 +153,26 @@ def _answer(studio: Studio, run: Path, rows: Sequence[AnswerRow], judges: Sequen
     } | (_clip(studio, run, first.answer_clip) if first.duration_s else {"clip": "", "problem": "this system gave no sound"})
 
 
-def choose_contrasts(rows: Sequence[AnswerRow]) -> dict[str, Category]:
-    """Return all contrasts with their category, taken from the categories in turn, so that the first ones are of all."""
+class InContrast(Protocol):
+    """A question or an answer of a contrast."""
+
+    @property
+    def contrast_id(self) -> str:
+        """Its contrast."""
+
+    @property
+    def category(self) -> str | None:
+        """Its category."""
+
+
+def choose_contrasts(rows: Sequence[InContrast]) -> list[str]:
+    """Return all contrasts, taken from the categories in turn, so that the first ones are of all."""
     category_of = {row.contrast_id: row.category for row in reversed(rows)}
     queues = [
         [key for key in dict.fromkeys(row.contrast_id for row in rows) if category_of[key] == category]
         for category in dict.fromkeys((*CATEGORIES, *category_of.values()))
     ]
-    return {key: category_of[key] for turn in zip_longest(*queues) for key in turn if key is not None}
+    return [key for turn in zip_longest(*queues) for key in turn if key is not None]
 
 
 def _clip(studio: Studio, run: Path, name: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -28,10 +28,9 @@ from paras2s.studies.study import CLIP_SUFFIXES
 from paras2s.studio.annotation.report import agreement_rows, judge_cells
 from paras2s.studio.annotation.results import Results, results, summaries
 from paras2s.studio.folders import MAX_DEPTH, Folders
-from paras2s.studio.web import Studio, json_response
+from paras2s.studio.web import Studio, json_response, posted_record
 from paras2s.utils.io import path_inside
 
-MAX_BODY_BYTES = 65_536
 MAX_NAME_CHARACTERS = 200
 
 
@@ -160,24 +159,6 @@ def _find(folder: Path, depth: int) -> Iterator[Path]:
             yield from _find(Path(entry.path), depth - 1)
 
 
-async def _body(request: Request, kind: type[BaseModel]) -> Any:
-    """Return the request's JSON as a record.
-
-    Raises:
-        HTTPException: 400 or 413.
-    """
-    data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > MAX_BODY_BYTES:
-            raise HTTPException(413, f"a request may have {MAX_BODY_BYTES} bytes")
-    try:
-        return kind.model_validate_json(data)
-    except ValidationError as error:
-        wrong = error.errors()[0]
-        raise HTTPException(400, f"{'.'.join(map(str, wrong['loc'])) or 'request'}: {wrong['msg']}") from error
-
-
 def state_of(store: StudyStore, annotator: Annotator, progress: Progress) -> dict[str, Any]:
     """Return the part of a study that its annotator's page shows: the first open item in their order; no system's name."""
     order = store.order(annotator)
@@ -286,7 +267,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
         return studio.page(request, template, results=results, agreement_rows=agreement_rows, judge_cells=judge_cells)
 
     async def add_annotator(request: Request) -> Response:
-        added = await _body(request, _Added)
+        added = await posted_record(request, _Added)
         try:
             await run_in_threadpool(studies.at(request.path_params["address"]).add_annotator, added.name)
         except (ConfigError, StorageError) as error:
@@ -315,7 +296,7 @@ def annotator_routes(studio: Studio, studies: Studies) -> list[BaseRoute]:
         return json_response({"form": store.form.model_dump(), "state": state})
 
     async def post_click(request: Request) -> Response:
-        posted = await _body(request, _Posted)
+        posted = await posted_record(request, _Posted)
         store, annotator = await run_in_threadpool(studies.of_annotator, request.path_params["token"])
         return await run_in_threadpool(_add_click, store, annotator, posted)
 

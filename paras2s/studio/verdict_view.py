@@ -214,7 +214,7 @@ def shown_row(folders: Folders, folder: Path, row: Row) -> Shown:
     clips = dict(made.clips) if made else {}
     for name, key in (("answer 1", "system_answer"), ("answer 2", "reference_answer")):
         clips |= {name: _text(row, key)} if _text(row, key) else {}
-    described = {name: _fields(blueprint) for name, blueprint in blueprints.items()} if isinstance(blueprints, dict) else {}
+    described = {name: fields_of(blueprint) for name, blueprint in blueprints.items()} if isinstance(blueprints, dict) else {}
 
     def sound(name: str) -> Sound:
         return sound_of(folders, folder, name, clips[name], described.get(name))
@@ -233,7 +233,7 @@ def shown_row(folders: Folders, folder: Path, row: Row) -> Shown:
     return Shown(title_of(row), ", ".join(ids), question, sides, () if alone else judgements, notes, style)
 
 
-def _fields(blueprint: object) -> list[dict[str, Any]]:
+def fields_of(blueprint: object) -> list[dict[str, Any]]:
     """Return the fields of a blueprint as `to_json` wrote it, in the form of `/api/measured`."""
     fields = blueprint.get("fields") if isinstance(blueprint, dict) else None
     shown: list[dict[str, Any]] = []

@@ -12,6 +12,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -26,6 +28,7 @@ ANSWERS = "/answers"
 # The pages of a run. A folder that holds a bench's answers and no run has those alone.
 TABS = (("Overview", "/run"), ("Answers", ANSWERS), ("Curves", "/curves"), ("Rollouts", "/rollouts"), ("Timeline", "/timeline"))
 HERE = Path(__file__).parent
+MAX_RECORD_BYTES = 65_536
 TEMPLATES, STATIC = HERE / "templates", HERE / "static"
 
 
@@ -57,17 +60,19 @@ class Needed:
 class Studio:
     """The folders that are shown, and the templates. Made by `make_app`; read by every module of pages.
 
-    `export` is None if a server shows them.
+    `export` is None if a server shows them. `talks`: there is a page on which checkpoints answer.
     """
 
     folders: Folders
     templates: Environment
     export: Export | None = None
+    talks: bool = False
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page from a template, which has `version`, `path`, `nonce` and `export` beside the values."""
+        """Return a page from a template, which has `version`, `path`, `nonce`, `export` and `talks` beside the values."""
         nonce = secrets.token_urlsafe(16)
-        names = {"version": __version__, "path": request.url.path, "nonce": nonce, "export": self.export, **values}
+        shared = {"version": __version__, "path": request.url.path, "nonce": nonce}
+        names = {**shared, "export": self.export, "talks": self.talks, **values}
         response = HTMLResponse(self.templates.get_template(template).render(names), status)
         # wavesurfer.js writes the style of its shadow root as an element.
         response.headers["Content-Security-Policy"] = content_policy(nonce)
@@ -93,6 +98,34 @@ def content_policy(nonce: str | None = None) -> str:
 def json_response(value: Any, status: int = 200) -> Response:
     """Return a JSON answer; NaN is refused, because a failure is never a number."""
     return Response(json.dumps(value, allow_nan=False, separators=(",", ":")), status, media_type="application/json")
+
+
+async def posted_bytes(request: Request, most: int) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        HTTPException: 413, more than `most` bytes.
+    """
+    data = bytearray()
+    async for part in request.stream():
+        data += part
+        if len(data) > most:
+            raise HTTPException(413, f"a request may have {most} bytes")
+    return bytes(data)
+
+
+async def posted_record(request: Request, kind: type[BaseModel]) -> Any:
+    """Return the JSON of a request as a record.
+
+    Raises:
+        HTTPException: 400 or 413.
+    """
+    data = await posted_bytes(request, MAX_RECORD_BYTES)
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        raise HTTPException(400, f"{'.'.join(map(str, wrong['loc'])) or 'request'}: {wrong['msg']}") from error
 
 
 def integer_of(request: Request, name: str, default: int | None = None) -> int:

@@ -13,12 +13,15 @@ from typing import Any
 
 import pytest
 import uvicorn
+from starlette.applications import Starlette
 
 from paras2s.studio.app import make_app
 
 FLAGS = (
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync", "--autoplay-policy=no-user-gesture-required",
+    # A microphone that beeps, and that every page may use.
+    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
 )  # fmt: skip
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 PATIENCE_MS = 60_000
@@ -34,10 +37,10 @@ def chromium() -> str:
 
 
 @contextmanager
-def served(folders: Sequence[Path]) -> Iterator[str]:
-    """The studio over these folders at a free port of the loopback address; its address, without the last slash."""
+def served(folders: Sequence[Path], app: Starlette | None = None) -> Iterator[str]:
+    """The studio over these folders, or `app`, at a free port of the loopback address, which it gives without a slash."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(make_app(folders), log_level="warning", access_log=False, lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app or make_app(folders), log_level="warning", access_log=False, lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:

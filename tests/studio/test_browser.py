@@ -15,11 +15,16 @@ from typing import Any
 
 import pytest
 from studio.browser import PATIENCE_MS, findings, opened, served
-from studio.world import GROUP, HOSTILE, QUERIES, make_run, metrics_row, rewards_of, rollout
+from studio.talking import JUDGE, make_talking_run
+from studio.world import GROUP, HOSTILE, QUERIES, make_run, metrics_row, rewards_of, rollout, tone
 from tiny.studies import make, pair_items
 
+from paras2s.audio.clip import encode_clip
 from paras2s.bench.results import load_rows, save_rows
 from paras2s.rollout.store import FOLDER, write_step
+from paras2s.studio.talk.conversation import Question
+from paras2s.studio.talk.page import export_talk, make_talking_app
+from paras2s.studio.talk.setup import open_conversation
 from paras2s.train.advantages import advantages_of
 from paras2s.utils.io import append_jsonl, write_jsonl
 
@@ -33,6 +38,8 @@ PAGES = (
     "/timeline?run=0/one", VERDICT, "/report?run=0/one", "/compare?run=0/one&run=0/two", "/verdicts", "/leaderboard",
     "/studies", "/study/0/study",
 )  # fmt: skip
+# As where the browser gives no microphone: on a page that is neither of https nor of this machine.
+NO_MICROPHONE = "Object.defineProperty(window, 'isSecureContext', { value: false })"
 # Answers that a page with all of a large step would draw.
 MANY = 5000
 
@@ -329,3 +336,78 @@ def test_a_page_that_is_not_there_says_so_and_is_left_by_keyboard(page: Any) -> 
     page.keyboard.press("g")
     page.keyboard.press("r")
     page.wait_for_url("**/")
+
+
+@pytest.fixture(scope="module")
+def talk(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    run = make_talking_run(tmp_path_factory.mktemp("talk") / "my run", "sft", "aligned")
+    opened = open_conversation(run, None, [JUDGE], None, None)
+    opened[0].ask(Question(tone(), "child", HOSTILE))
+    return opened
+
+
+@pytest.fixture(scope="module")
+def talk_address(talk: Any) -> Iterator[str]:
+    conversation, world, folder = talk
+    with served([], make_talking_app(folder, conversation, world)) as address:
+        yield address
+
+
+def test_two_checkpoints_answer_microphone_and_file_and_get_a_vote(browser: Any, talk: Any, talk_address: str) -> None:
+    with watched(browser, talk_address) as page:
+        page.goto("/talk")
+        page.select_option("#style", "child")
+        page.keyboard.press("m")
+        # The device beeps once a second.
+        page.locator("#status", has_text="Recording: 1 of at most 30 s").wait_for()
+        page.keyboard.press("m")
+        newest = page.locator("#asked-1")
+        newest.locator("section").nth(1).wait_for()
+        assert newest.locator("section > .bar h3").all_text_contents() == ["sft", "aligned"]
+        assert page.evaluate("document.activeElement.id") == "asked-1"
+        page.evaluate(NOTE_PLAYING)
+        newest.locator("section .play").first.click()
+        page.wait_for_selector("body[data-played]")
+        newest.get_by_role("button", name="This answer is better").nth(1).click()
+        newest.locator("section:nth-child(2) .chip", has_text="preferred").wait_for()
+        assert talk[0].history[1].preferred == 1
+        page.set_input_files("#file", [{"name": "my q.wav", "mimeType": "audio/wav", "buffer": encode_clip(tone(hz=300))}])
+        page.locator("#asked-2 section").nth(1).wait_for()
+
+
+def test_a_recording_that_is_no_question_is_refused_in_words(browser: Any, talk_address: str) -> None:
+    # A refusal is an error on the browser's console.
+    page = browser.new_page(base_url=talk_address)
+    page.goto("/talk")
+    page.set_input_files("#file", [{"name": "party.mp4", "mimeType": "video/mp4", "buffer": b"no sound"}])
+    page.locator("#status.bad", has_text="party.mp4: cannot be decoded as audio").wait_for(timeout=PATIENCE_MS)
+    assert page.is_enabled("#record")
+    page.close()
+
+
+def test_without_a_microphone_the_page_says_so_and_offers_the_rest(browser: Any, talk_address: str) -> None:
+    with watched(browser, talk_address) as page:
+        page.add_init_script(NO_MICROPHONE)
+        page.goto("/talk")
+        page.locator("#no-microphone", has_text="Choose a file, or type a question").wait_for()
+        assert page.is_disabled("#record")
+        assert page.is_enabled("#file")
+        page.select_option("#example", index=1)
+        assert (page.input_value("#text"), page.input_value("#style")) == (HOSTILE, "child")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_talk_page_and_its_recording_are_accessible_and_fit(
+    browser: Any, talk: Any, talk_address: str, tmp_path: Path, scheme: str
+) -> None:
+    conversation, world, folder = talk
+    recorded = tmp_path / "demo.html"
+    export_talk(folder, conversation, world, [], recorded, lambda *_: None)
+    for address, place in ((talk_address, "/talk"), (recorded.as_uri(), recorded.as_uri())):
+        with watched(browser, address, bypass_csp=True, color_scheme=scheme) as page:
+            page.goto(place)
+            page.locator("#asked-0 details").last.locator("summary").click()
+            for width in (390, 1280):
+                page.set_viewport_size({"width": width, "height": 800})
+                assert findings(page) == [], (place, width)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, (place, width)

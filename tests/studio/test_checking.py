@@ -23,7 +23,7 @@ from paras2s.configs.schema.base import dump_config
 from paras2s.data_gen.curation.human_check import load_decisions, open_check
 from paras2s.studies.store import Annotator, StudyStore
 from paras2s.studio.app import make_annotating_app
-from paras2s.studio.people import MAX_BODY_BYTES
+from paras2s.studio.web import MAX_RECORD_BYTES
 
 BASE = "http://127.0.0.1:8017"
 CLICK = {"id": "a", "place": 0, "action": "play", "name": "1"}
@@ -116,7 +116,7 @@ def test_a_body_that_is_no_click(client: TestClient, check: tuple[StudyStore, An
     assert check[0].count_clicks() == 0
 
 
-@pytest.mark.parametrize("length", [MAX_BODY_BYTES + 1, 400_000])
+@pytest.mark.parametrize("length", [MAX_RECORD_BYTES + 1, 400_000])
 def test_a_body_that_is_too_long(client: TestClient, check: tuple[StudyStore, Annotator], length: int) -> None:
     body = b'{"id": "a", "place": 0, "action": "play", "name": "1"}'.ljust(length)
     assert client.post(f"/api/annotate/{check[1].token}/click", content=body).status_code == 413

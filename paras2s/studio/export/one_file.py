@@ -1,4 +1,4 @@
-"""The report of one run as one file that holds its styles, scripts, data and sounds, for e-mail (`report.html`)."""
+"""A page as one file that holds its styles, scripts, data and sounds, for e-mail: above all the report of a run."""
 
 from __future__ import annotations
 
@@ -45,25 +45,37 @@ def export_report(folders: Sequence[Path], out: Path, names: Sequence[str]) -> N
     query = urlencode({"run": runs[0].address})
     with InProcess(app_of(studio)) as requests:
         site = Site(requests, [str(root) for root in given.roots])
-        reply = requests.get(f"{REPORT_PATH}?{query}")
-        if reply.problem is not None:
-            raise DataError(reply.problem)
-        page = reply.body.decode()
-        parts = read_page(page)
-        files: dict[str, str | list[str]] = {}
-        texts: dict[str, str] = {}
         view = json.loads(requests.get(f"{ANSWERS}?{query}").body)
-        for address in dict.fromkeys(sounds_of(view)):
-            made = site.sound_of(address, drawn=False)
-            files[name_of(address)] = [made.problem] if made.problem is not None else _data_uri(*next(iter(made.files.items())))
-        for address in (f"{path}?{query}" for path in DATA):
-            answer = requests.get(address)
-            files[name_of(address)] = address if answer.problem is None else [answer.problem]
-            texts[address] = site.without_roots(answer.body.decode())
-        modules = bundle_modules(parts.modules, lambda name: site.static(name).decode())
-        start = site.static("export.js").decode()
-        text = inline_page(page, lambda name: site.static(name).decode(), start, [files, modules, texts], site.without_roots)
+        data = [f"{path}?{query}" for path in DATA]
+        text = page_in_one_file(requests, site, f"{REPORT_PATH}?{query}", list(sounds_of(view)), data)
     write_text(out, text)
+
+
+def page_in_one_file(
+    requests: InProcess, site: Site, address: str, sounds: Sequence[str] = (), data: Sequence[str] = ()
+) -> str:
+    """Return the page at an address with the sounds that it names, and with the `sounds` and `data` that its scripts request.
+
+    Raises:
+        DataError: there is no such page.
+    """
+    reply = requests.get(address)
+    if reply.problem is not None:
+        raise DataError(reply.problem)
+    page = reply.body.decode()
+    parts = read_page(page)
+    files: dict[str, str | list[str]] = {}
+    texts: dict[str, str] = {}
+    for sound in dict.fromkeys([*parts.sounds, *sounds]):
+        made = site.sound_of(sound, drawn=False)
+        files[name_of(sound)] = [made.problem] if made.problem is not None else _data_uri(*next(iter(made.files.items())))
+    for requested in data:
+        answer = requests.get(requested)
+        files[name_of(requested)] = requested if answer.problem is None else [answer.problem]
+        texts[requested] = site.without_roots(answer.body.decode())
+    modules = bundle_modules(parts.modules, lambda name: site.static(name).decode())
+    start = site.static("export.js").decode()
+    return inline_page(page, lambda name: site.static(name).decode(), start, [files, modules, texts], site.without_roots)
 
 
 def _data_uri(file: str, data: bytes) -> str:
