@@ -1,4 +1,4 @@
-"""Two tiny policies that are answered, judged and voted on: the page and its data, what is refused, votes, and the recorded page.
+"""Two tiny policies that answer and are voted on: the page and its data, what is refused, votes, the recorded page.
 
 Not covered: the browser's microphone (test_browser.py), and Piper's speech.
 """
