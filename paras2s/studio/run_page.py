@@ -17,6 +17,7 @@ from paras2s.run import REPORT, STAGES
 from paras2s.studio.alerts import find_alerts, unusual_steps
 from paras2s.studio.answers import read_bench
 from paras2s.studio.curves import plots_for, quiet_plots, read_log
+from paras2s.studio.labels import read_labels
 from paras2s.studio.overview import overview_of
 from paras2s.studio.run_state import RunFiles, read_state
 from paras2s.studio.web import Studio, integer_of, json_response
@@ -59,14 +60,16 @@ def show(studio: Studio, template: str, request: Request) -> Response:
     remarks, agreement = files.json(REPORT) or {}, files.json("reward/agreement.json") or {}
     values = overview_of(benched, agreement)
     problems = dict.fromkeys([*run.problems, *files.problems, *benched.problems])
+    labels, unread = read_labels(studio.folders, address)
     has_rollouts = files.path(FOLDER) is not None
     return studio.run_page(
         request,
         template,
         address,
-        list(problems),
+        [*problems, *unread],
         run=run,
         stages=STAGES,
+        labels=labels,
         has_rollouts=has_rollouts,
         remarks=_remarks(remarks),
         **values,

@@ -311,6 +311,8 @@ def test_pages_are_accessible_and_fit(examined_page: Any, width: int, scheme: st
             page.keyboard.press("j")
             page.keyboard.press("Enter")
             page.wait_for_selector(".detail .token")
+        if place.startswith("/run?"):
+            page.locator("details.labels summary").click()
         if place.startswith("/study/"):
             # The page of a person who takes part is behind a link alone.
             places.append(str(page.locator("table.links a").first.get_attribute("href")))
