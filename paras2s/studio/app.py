@@ -22,7 +22,20 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paras2s.errors import ParaS2SError
-from paras2s.studio import answers, clips, compare, labels, leaderboard, people, rollouts, run_page, runs, timeline, verdicts
+from paras2s.studio import (
+    answers,
+    clips,
+    compare,
+    labels,
+    leaderboard,
+    new_study,
+    people,
+    rollouts,
+    run_page,
+    runs,
+    timeline,
+    verdicts,
+)
 from paras2s.studio.folders import OutsideError, open_folders
 from paras2s.studio.web import STATIC, Studio, content_policy, json_response, make_templates
 
@@ -30,7 +43,7 @@ HOSTS = ["127.0.0.1", "localhost"]
 SAFE_METHODS = ("GET", "HEAD")
 # Each has `routes(studio)`. A module whose pages request data or sounds of a run by script has `needed(studio, address)` as
 # well, so that an export has them: an address in a link or in `data-clip`, and `/api/...?run=ADDRESS`, is found without it.
-MODULES = (runs, labels, run_page, timeline, compare, rollouts, clips, people, answers, verdicts, leaderboard)
+MODULES = (runs, labels, run_page, timeline, compare, rollouts, clips, people, new_study, answers, verdicts, leaderboard)
 
 
 class Security:

@@ -25,7 +25,7 @@ Tag = Annotated[str, Field(min_length=1, max_length=40)]
 
 
 class Labels(BaseModel):
-    """The labels of a run; `title` stands in for the folder's name, "" for none."""
+    """The labels of a run; `title` replaces the folder's name on pages, "" for none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

@@ -27,11 +27,13 @@ from paras2s.studies.store import DATABASE, Annotator, ClickRefusedError, StudyS
 from paras2s.studies.study import CLIP_SUFFIXES
 from paras2s.studio.annotation.report import agreement_rows, judge_cells
 from paras2s.studio.annotation.results import Results, results, summaries
-from paras2s.studio.folders import MAX_DEPTH, Folders
+from paras2s.studio.folders import MAX_DEPTH, Folders, is_text
 from paras2s.studio.web import Studio, json_response, posted_record
 from paras2s.utils.io import path_inside
 
 MAX_NAME_CHARACTERS = 200
+# A study can be made here of the runs that changed last; `paras2s study new` takes any.
+MOST_RUNS = 200
 
 
 class _Posted(BaseModel):
@@ -244,7 +246,8 @@ def routes(studio: Studio) -> list[BaseRoute]:
 
     def list_studies(request: Request) -> Response:
         rows = [_overview(studies, study) for study in studies.found()]
-        return studio.page(request, "studies.html.j2", studies=rows)
+        runs = [run for run in studio.folders.runs() if is_text(run.address)]
+        return studio.page(request, "studies.html.j2", studies=rows, runs=runs[:MOST_RUNS])
 
     def show_study(request: Request) -> Response:
         address = request.path_params["address"]

@@ -217,6 +217,24 @@ def test_answers_are_sorted_by_change_filtered_and_all_of_it_is_in_the_address(p
     assert page.locator("nav.tabs [aria-current]").text_content() == "Answers"
 
 
+def test_a_study_is_made_and_labels_are_kept(page: Any, runs: Path) -> None:
+    page.goto("/studies")
+    page.select_option("[name=run]", "0/one")
+    page.fill("[name=people]", "ann, Bo Li")
+    page.fill("[name=name]", "my study")
+    page.click("text=Make the study")
+    page.wait_for_url("**/study/0/my%20study")
+    links = page.locator("table.links a").all_text_contents()
+    assert [link.partition("/annotate/")[0] for link in links] == [page.url.partition("/study/")[0]] * 2
+    page.goto("/run?run=0/two")
+    page.locator("details.labels summary").click()
+    page.fill("#labels [name=tags]", "tried, twice")
+    page.fill("#labels [name=notes]", HOSTILE)
+    page.click("text=Save")
+    page.locator(".notes-kept", has_text="& co").wait_for()
+    assert page.locator("details.labels .chip").all_text_contents() == ["tried", "twice"]
+
+
 def test_five_thousand_rollouts_take_less_than_a_second(page: Any) -> None:
     """Of a core: on the page's thread in the browser, and in the server, which is a thread of this process."""
     session = page.context.new_cdp_session(page)
