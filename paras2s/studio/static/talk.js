@@ -21,7 +21,8 @@ async function send(address, body, waiting) {
   try {
     const response = await fetch(address, { method: "POST", body });
     const text = await response.text();
-    if (!response.ok) throw new Error(JSON.parse(text).error);
+    const refused = response.headers.get("content-type").includes("json");
+    if (!response.ok) throw new Error(refused ? JSON.parse(text).error : `The studio failed (${response.status}).`);
     // The studio's own template, with every value escaped.
     const made = document.createRange().createContextualFragment(text).querySelector("article");
     const before = at(made.id);

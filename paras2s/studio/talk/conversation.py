@@ -107,7 +107,6 @@ class Conversation:
     def __init__(self, sides: Sequence[Side], judges: Sequence[Judge], tone: ToneClassifier | None, votes: Path) -> None:
         self.sides, self.judges, self.votes = tuple(sides), tuple(judges), votes
         self.history: dict[int, Answered] = {}
-        self.kept = 0
         self._tone, self._lock, self._count = tone, threading.Lock(), 0
 
     def ask(self, question: Question) -> Answered:
@@ -153,7 +152,6 @@ class Conversation:
             if answered.no_vote:
                 raise DataError(answered.no_vote)
             keep_vote(self.votes, answered, better)
-            self.kept += 1
             answered = self.history[number] = replace(answered, preferred=better)
         return answered
 
