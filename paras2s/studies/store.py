@@ -63,6 +63,16 @@ class Annotator:
     seed: int
 
 
+def check_annotator(name: str) -> None:
+    """Check the name of an annotator.
+
+    Raises:
+        ConfigError: it is no name.
+    """
+    if not ANNOTATOR.fullmatch(name):
+        raise ConfigError(f"annotator {name!r}: use 1 to 40 letters, digits, dots, dashes and underscores")
+
+
 def make_study(out: Path, study: Study, source: Path) -> StudyStore:
     """Make a study folder: clips are copied from below `source` and named after their content, so that no name tells a system.
 
@@ -204,8 +214,7 @@ class StudyStore:
         Raises:
             ConfigError: no name, or an existing one. StorageError: the disk refused.
         """
-        if not ANNOTATOR.fullmatch(name):
-            raise ConfigError(f"annotator {name!r}: use 1 to 40 letters, digits, dots, dashes and underscores")
+        check_annotator(name)
         with self._writing() as db:
             if _has_annotator(db, name):
                 raise ConfigError(f"annotator {name!r}: is there already")

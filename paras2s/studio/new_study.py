@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Route
 from paras2s.errors import ConfigError, ParaS2SError, StorageError
 from paras2s.run import RESOLVED
 from paras2s.studies.forms import load_forms
-from paras2s.studies.store import make_study
+from paras2s.studies.store import check_annotator, make_study
 from paras2s.studies.study import as_study
 from paras2s.studio.annotation.run_items import items_of_run
 from paras2s.studio.folders import Folders
@@ -65,10 +65,13 @@ def make_run_study(folders: Folders, posted: _Posted) -> str:
         raise ConfigError(f"name {posted.name!r}: give the name of one new folder, without a slash")
     if out.exists():
         raise ConfigError(f"name {posted.name!r}: is there already; give another")
+    people = list(dict.fromkeys(posted.people))
+    for person in people:
+        check_annotator(person)
     run = folders.path(posted.run)
     items = items_of_run(run, posted.kind, posted.systems, posted.limit, seed=0)
     title = posted.title.strip() or load_forms()[posted.kind].title
     store = make_study(out, as_study(posted.kind, title, 0, items), run)
-    for person in dict.fromkeys(posted.people):
+    for person in people:
         store.add_annotator(person)
     return f"{number}/{posted.name}"

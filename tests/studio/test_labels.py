@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 from studio.world import HOSTILE, make_run
-from tiny.world import invoke
 
-from paras2s.studio.app import make_app
+from paras2s.studio.app import app_of, make_app
+from paras2s.studio.export.requests import InProcess
+from paras2s.studio.folders import open_folders
+from paras2s.studio.web import Export, Studio, make_templates
 from paras2s.utils.io import read_json, write_text
 
 BASE = "http://127.0.0.1:8017"
@@ -86,11 +88,12 @@ def test_a_broken_file_hides_nothing_and_a_full_disk_is_said(client: TestClient,
     assert "cannot write" in keep(client, 507, "0/two")
 
 
-def test_an_export_has_titles_and_no_notes(client: TestClient, runs: Path, tmp_path: Path) -> None:
+def test_an_export_has_titles_and_no_notes(client: TestClient, runs: Path) -> None:
     keep(client, title="The best", tags=["paper"], notes="between us", archived=True)
-    out = tmp_path / "site"
-    invoke("studio", runs, "--export", out)
-    text = "".join(path.read_text() for path in out.rglob("*.html"))
-    assert "The best" in text
-    assert "between us" not in text
-    assert (out / "index.html").read_text().count('class="open"') == 2
+    studio = Studio(open_folders([runs]), make_templates(), Export("now", lambda kept: list(kept)))
+    with InProcess(app_of(studio)) as requests:
+        listed, page = (requests.get(address).body.decode() for address in ("/", "/run?run=0/one"))
+    assert listed.count('class="open"') == 2
+    for text in (listed, page):
+        assert "The best" in text
+        assert "between us" not in text

@@ -35,11 +35,11 @@ def make(folder: Path, status: int, **values: Any) -> dict[str, Any]:
 
 
 def test_a_study_of_a_run_is_made_beside_it(runs: Path) -> None:
-    made = make(runs, 200, people=["ann", "Bo Li", "ann"], title="Which?")
+    made = make(runs, 200, people=["ann", "bo", "ann"], title="Which?")
     assert made == {"address": "0/my study"}
     store = StudyStore(runs / "my study")
     assert (store.study.title, store.study.kind, len(store.study.items)) == ("Which?", "pair", 2)
-    assert [person.name for person in store.annotators()] == ["ann", "Bo Li"]
+    assert [person.name for person in store.annotators()] == ["ann", "bo"]
     client = TestClient(make_app([runs]), base_url=BASE)
     page = client.get("/study/0/my%20study").text
     for person in store.annotators():
@@ -56,6 +56,7 @@ def test_a_study_of_a_run_is_made_beside_it(runs: Path) -> None:
         ({"name": "a/b"}, 400, "name 'a/b': give the name of one new folder"),
         ({"name": ".."}, 400, "'..': not a path inside the folder"),
         ({"run": "7/x"}, 400, "'7': no such folder here"),
+        ({"people": ["ann", "Bo Li"]}, 400, "annotator 'Bo Li': use 1 to 40 letters"),
         ({"kind": "check"}, 400, "kind: Input should be 'pair' or 'single'"),
     ],
 )
