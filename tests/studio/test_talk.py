@@ -59,14 +59,14 @@ def ask(client: TestClient, data: bytes, status: int = 200, style: str = "child"
 
 def test_two_checkpoints_answer_and_a_vote_is_a_preference(client: TestClient, opened: Any, run: Path) -> None:
     conversation: Conversation = opened[0]
-    answered = ask(client, encode_clip(speech()))
+    shown = ask(client, encode_clip(speech()))
     answered = conversation.history[0]
     for answer in answered.answers:
-        assert answer.text in answered
-    assert answered.count("This answer is better") == 2
-    assert "4.00" in answered
-    assert "loudness integrated lufs" in answered
-    assert HOSTILE not in answered
+        assert answer.text in shown
+    assert shown.count("This answer is better") == 2
+    assert "4.00" in shown
+    assert "loudness integrated lufs" in shown
+    assert HOSTILE not in shown
     assert client.get("/talk/clip/0/question").content == encode_clip(speech())
     assert client.get("/talk/clip/0/1").content == encode_clip(answered.answers[1].clip)
     voted = client.post("/api/talk/vote", json={"number": 0, "better": 1})
