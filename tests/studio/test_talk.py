@@ -223,11 +223,11 @@ def test_the_page_with_recorded_answers_is_one_file(run: Path, tmp_path: Path) -
     said = invoke("talk", run, "--judge", JUDGE, "--export", out).output
     assert f"{out}: 2 questions, " in said
     page = out.read_text()
-    # Two questions and four answers to play; nothing to ask, no place of this machine, no address of a server.
+    # Two questions and four answers to play; nothing to ask, no folder of this machine, no file beside it.
     assert page.count('class="play"') == 6
     assert page.count("data:audio/") == 6
     assert page.index("recorded answers") < page.index("child</span>") < page.index("adult</span>")
-    for words in ("<form id", "This answer is better", str(run.parent), HOSTILE, "http://"):
+    for words in ("<form id", "This answer is better", str(run.parent), HOSTILE, 'src="'):
         assert words not in page, words
 
 
