@@ -377,9 +377,10 @@ def test_two_checkpoints_answer_microphone_and_file_and_get_a_vote(browser: Any,
     with watched(browser, talk_address) as page:
         page.goto("/talk")
         page.select_option("#style", "child")
+        page.locator("h1").click()
         page.keyboard.press("m")
-        # The device beeps once a second.
-        page.locator("#status", has_text="Recording: 1 of at most 30 s").wait_for()
+        # The device beeps now and then.
+        page.locator("#status", has_text="Recording: 2 of at most 30 s").wait_for()
         page.keyboard.press("m")
         newest = page.locator("#asked-1")
         newest.locator("section").nth(1).wait_for()
