@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -423,7 +424,9 @@ def test_the_talk_page_and_its_recording_are_accessible_and_fit(
 ) -> None:
     conversation, world, folder = talk
     recorded = tmp_path / "demo.html"
-    export_talk(folder, conversation, world, [], recorded, lambda *_: None)
+    # This thread has the browser's event loop.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(export_talk, folder, conversation, world, [], recorded, lambda *_: None).result(PATIENCE_MS / 1000)
     for address, place in ((talk_address, "/talk"), (recorded.as_uri(), recorded.as_uri())):
         with watched(browser, address, bypass_csp=True, color_scheme=scheme) as page:
             page.goto(place)
