@@ -45,7 +45,7 @@ sbom: .venv/.offline
 
 # A process a core. A file stays in one, since what its tests share is made once; all that start Ray stay together.
 test: .venv/.dev lint
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadgroup --max-worker-restart 0
 
 # vLLM's CPU build in an environment of its own: it wants other versions. 3 minutes, 2.7 GB.
 vllm-env: .venv-vllm/.ready
