@@ -65,4 +65,5 @@ def talk(
         raise ConfigError(f"--export: {first} has no labelled test questions; give --question FILE or TEXT")
     with progress_bar(open_console(to_stderr=True), "questions answered", len(questions)) as bar:
         export_talk(folder, conversation, world, questions, export, bar.at)
-    typer.echo(f"{export}: {len(questions)} questions, {export.stat().st_size / 1e6:.1f} MB")
+    many = "question" if len(questions) == 1 else "questions"
+    typer.echo(f"{export}: {len(questions)} {many}, {export.stat().st_size / 1e6:.1f} MB")
