@@ -115,6 +115,7 @@ class _Trackio:
         # A folder's name tells seeds apart. A run that begins again is a new run.
         resume = "allow" if first_step else "never"
         # It prints; our standard output may be JSON.
+        self._trackio = trackio
         with contextlib.redirect_stdout(sys.stderr):
             self._run = trackio.init(project=project, name=folder.name, resume=resume, embed=False)
         # Before its own, which prints as well.
@@ -124,20 +125,19 @@ class _Trackio:
         self._run.log(dict(values), step=step)
 
     def log_answers(self, step: int, answers: Sequence[TrackedAnswer]) -> None:
-        import trackio
-
         columns, rows = _table(answers)
         # It turns floats up to full scale, integers not.
         sounds = {
-            name: trackio.Audio((samples.clip(-1, 1) * 32767).astype(np.int16), sample_rate=rate_hz, caption=words)
+            name: self._trackio.Audio((samples.clip(-1, 1) * 32767).astype(np.int16), sample_rate=rate_hz, caption=words)
             for name, ((samples, rate_hz), words) in _sounds(answers).items()
         }
-        self._run.log({"answers": trackio.Table(columns=columns, data=rows), **sounds}, step=step)
+        self._run.log({"answers": self._trackio.Table(columns=columns, data=rows), **sounds}, step=step)
 
     def close(self) -> None:
         atexit.unregister(self.close)
+        # The package's own `finish`: a run that only finishes itself is finished, and printed, again at the exit.
         with contextlib.redirect_stdout(sys.stderr):
-            self._run.finish()
+            self._trackio.finish()
 
 
 class _TensorBoard:
