@@ -391,6 +391,14 @@ def test_nothing_scored_is_an_error() -> None:
         draw_batch(PreferenceSet(complete.questions, complete.styles, unscored, ()), STYLES, 8, np.random.default_rng(0))
 
 
+def test_answers_that_are_all_empty_are_an_error() -> None:
+    """The batch was drawn forever."""
+    complete = marked_preferences()
+    empty = tuple(ScoredAnswer(answer.question, answer.codes[:0], answer.scores) for answer in complete.answers)
+    with pytest.raises(JudgeError, match="all sampled answers with a score are empty"):
+        draw_batch(PreferenceSet(complete.questions, complete.styles, empty, ()), STYLES, 8, np.random.default_rng(0))
+
+
 def test_scores_mix_an_answers_values_over_the_predicted_styles() -> None:
     rng = np.random.default_rng(5)
     questions, answers = [make_question(4, rng) for _ in range(3)], [make_codes(5, rng) for _ in range(3)]

@@ -97,6 +97,12 @@ def write_minimind(folder: Path, dtype: torch.dtype = torch.float32) -> Path:
     return folder
 
 
+class EncodingMiniMind(MiniMindPolicy):
+    """Encodes by `TinyEncoder` in every process that loads it by `policy.kind: tiny.minimind:EncodingMiniMind`."""
+
+    audio_encoder = TinyEncoder()  # type: ignore[assignment]
+
+
 def tiny_minimind(folder: Path, dtype: torch.dtype = torch.float64) -> MiniMindPolicy:
     policy = MiniMindPolicy.load(write_minimind(folder, dtype))
     policy.audio_encoder = TinyEncoder()  # type: ignore[assignment]

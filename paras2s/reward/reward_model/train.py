@@ -106,11 +106,13 @@ def draw_batch(preferences: PreferenceSet, names: Sequence[str], size: int, rng:
     four batches the question has no codes.
 
     Raises:
-        JudgeError: the judge scored none of the answers.
+        JudgeError: the judge scored none of the answers, or all that it scored are empty.
     """
     own, others = preferences.own_pairs, preferences.others
     if not own:
         raise JudgeError("the judge scored none of the sampled answers, so there is nothing to learn from")
+    if not any(len(preferences.answers[row].codes) for _, row in own):
+        raise JudgeError("all sampled answers with a score are empty: the policy ends them before their first frame of sound")
     nothing = dict.fromkeys(names, 1.0)
     pairs: list[tuple[int, np.ndarray, dict[str, float]]] = []
     while len(pairs) < size:
