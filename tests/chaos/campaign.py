@@ -172,7 +172,7 @@ def main() -> None:
         parts["words"] = section(words, seed)
         failed |= bool(words.failures)
     if "judges" in chosen:
-        logging.disable(logging.WARNING)
+        logging.disable(logging.CRITICAL)
         judged, budgets = run_judges(options.seeds), run_budgets()
         judged.counts += budgets.counts
         judged.failures += budgets.failures

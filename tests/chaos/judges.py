@@ -110,6 +110,8 @@ TRANSPORT: dict[str, Change] = {
     "a compressed body that is none": lambda body: Raw(json.dumps(body).encode(), {"Content-Encoding": "gzip"}),
     "80 MB in 80 kB": always(Raw(gzip.compress(b" " * 80 * 2**20, 1), {"Content-Encoding": "gzip"})),
 }
+# Misbehaviours that a timeout ends.
+SLOW = ("no reply", "a byte at a time")
 # Of endpoints of language models, whatever the text is for.
 CHAT: dict[str, Change] = {
     "an error with status 200": error_body(message="overloaded", code=503),
@@ -277,7 +279,7 @@ def completion(sent: Body, **choice: Any) -> Body:
 
 def limits(url: str, given: Body) -> Body:
     """Return the settings of an endpoint in this campaign."""
-    return {"base_url": url, "timeout_s": 0.4, "max_attempts": 2, "backoff_s": 0.0, "concurrency": 1, **given}
+    return {"base_url": url, "timeout_s": 20.0, "max_attempts": 2, "backoff_s": 0.0, "concurrency": 1, **given}
 
 
 def exchanges() -> list[Exchange]:
@@ -416,7 +418,7 @@ def attack(name: str, change: Change, harmless: bool, seed: int, **given: Any) -
     With a budget every request meets the misbehaviour, and what is wrong is the budget alone.
     """
     caller, bills = CALLERS[name], [0.0]
-    hit = range(N_REQUESTS) if given else HIT[seed % len(HIT)]
+    hit = range(N_REQUESTS) if "budget_usd" in given else HIT[seed % len(HIT)]
 
     def answer(sent: Body, _: int) -> Behaviour:
         body = caller.honest(sent)
@@ -474,7 +476,8 @@ def run_judges(seeds: int, only: str = "") -> JudgesResult:
             for behaviour, change in behaviours.items():
                 for seed in range(seeds) if only in behaviour else ():
                     result.counts[name] += 1
-                    wrong = attack(name, change, harmless, seed)
+                    patience = {"timeout_s": 1.0} if behaviour in SLOW else {}
+                    wrong = attack(name, change, harmless, seed, **patience)
                     result.failures += [f"{name}, {behaviour}, seed {seed}: {fault}" for fault in wrong]
     return result
 
@@ -486,7 +489,8 @@ def run_budgets(only: str = "") -> JudgesResult:
         if only not in behaviour:
             continue
         result.counts["a budget"] += 1
-        wrong = attack(name, change, False, 0, budget_usd=0.05, concurrency=4)
+        patience = {"timeout_s": 1.0} if behaviour in SLOW else {}
+        wrong = attack(name, change, False, 0, budget_usd=0.05, concurrency=4, **patience)
         result.failures += [f"a budget, {behaviour}: {fault}" for fault in wrong]
     return result
 
