@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import string
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,8 @@ def _sentence_model() -> tuple[Any, Any]:
 
 
 _vectors: dict[str, np.ndarray] = {}
+# Number of threads is a thread's own, but a new thread begins with the one set last: only one at a time may change it.
+_computing = threading.Lock()
 
 
 def embed_sentences(texts: Sequence[str]) -> np.ndarray:
@@ -45,7 +48,7 @@ def embed_sentences(texts: Sequence[str]) -> np.ndarray:
             ids = tokenizer(text)["input_ids"]
             by_length.setdefault(len(ids), {})[text] = ids
     if by_length:
-        with _one_thread():
+        with _computing, _one_thread():
             for group in by_length.values():
                 _vectors.update(zip(group, _sentence_vectors(model, list(group.values())), strict=True))
     return np.stack([_vectors[text] for text in normalised]) if normalised else np.zeros((0, SENTENCE_DIM), dtype=np.float32)
