@@ -82,6 +82,8 @@ def listening() -> set[tuple[str, int]]:
 @pytest.fixture(scope="module", autouse=True)
 def others() -> Iterator[set[tuple[str, int]]]:
     """What earlier tests left open, as a process group of torch does."""
+    # An earlier test's own Ray would be joined.
+    ray.shutdown()
     before = listening()
     start_ray(None)
     # A second call joins what is there.
