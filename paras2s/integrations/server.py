@@ -44,7 +44,7 @@ from paras2s.clients.rewards import (
     Sound,
     protocol_schema,
 )
-from paras2s.errors import AudioError, BudgetError, ParaS2SError, first_problem, one_line
+from paras2s.errors import AudioError, BudgetError, ParaS2SError, StorageError, first_problem, one_line
 from paras2s.integrations.scorer import Scorer, unscored
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.utils.cache import JsonCache, key_of
@@ -141,7 +141,8 @@ class JudgeThread:
         try:
             self._judge(jobs)
         except BaseException as error:
-            if len(jobs) > 1:
+            # A full disk is no request's fault, and each half would pay for its verdicts again.
+            if len(jobs) > 1 and not isinstance(error, StorageError):
                 middle = len(jobs) // 2
                 self._answer(jobs[:middle])
                 self._answer(jobs[middle:])
@@ -149,15 +150,17 @@ class JudgeThread:
             # An exit or a cancellation would end the server's event loop.
             failure = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
             log.warning("%s: %s", type(error).__name__, one_line(failure))
-            jobs[0].done.set_exception(failure)
+            for job in jobs:
+                job.done.set_exception(failure)
 
     def _judge(self, jobs: Sequence[_Job]) -> None:
         started = time.perf_counter()
         outcomes = iter(self._outcomes([group for job in jobs for group in job.groups]))
         self.metrics.add("batches_total")
         self.metrics.add("judge_seconds_total", time.perf_counter() - started)
-        for job in jobs:
-            own = [next(outcomes) for _ in range(job.size)]
+        # All before the first is answered: a request is answered once, and too few outcomes fail here.
+        rows = [[next(outcomes) for _ in range(job.size)] for job in jobs]
+        for job, own in zip(jobs, rows, strict=True):
             spent = [outcome for outcome in own if isinstance(outcome, BudgetError)]
             if spent:
                 job.done.set_exception(spent[0])

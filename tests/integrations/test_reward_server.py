@@ -28,7 +28,7 @@ from paras2s.clients.chat import LLMClient
 from paras2s.clients.rewards import protocol_schema
 from paras2s.configs.schema.judges import JudgeConfig, JudgingConfig
 from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
-from paras2s.errors import ConfigError
+from paras2s.errors import ConfigError, StorageError
 from paras2s.integrations.scorer import JudgeScorer, open_scorer
 from paras2s.integrations.server import HOSTS, JudgeThread, _Job, make_app
 from paras2s.policy.embedded.codec2 import Codec2Pairs
@@ -226,6 +226,19 @@ def test_an_odd_request_that_breaks_the_judge_costs_that_request_alone(error: Ba
     served = TestClient(make_app(judging), base_url=BASE)
     replies = [served.post("/score", json=body(text)) for text in ("odd", "one two")]
     assert [reply.status_code for reply in replies] == [500, 200]
+
+
+def test_a_full_disk_fails_a_batch_without_judging_its_halves_again() -> None:
+    class Full(Words):
+        def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
+            self.batches.append(len(exchanges))
+            raise StorageError("no space left")
+
+    judge = Full()
+    jobs = [_Job([Group(RewardQuestion("q", None, "hello"), (GivenAnswer(0, text),))], Future()) for text in ("a", "b", "c")]
+    JudgeThread(JudgeScorer(judge), None, 64)._answer(jobs)
+    assert [type(job.done.exception(0)) for job in jobs] == [StorageError] * 3
+    assert judge.batches == [3]
 
 
 def test_what_one_request_holds_does_not_spoil_another() -> None:
