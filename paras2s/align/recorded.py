@@ -46,11 +46,7 @@ class RecordedPreferences:
         return len(self.answers)
 
     def encode(self, workers: Orchestrator, done: Callable[[int, int], None]) -> None:
-        """Have the workers encode what is not in the folder yet.
-
-        Raises:
-            DataError: an answer has a lower sample rate than this policy's speech; names file:line.
-        """
+        """Have the workers encode what the folder lacks. Raises DataError: an answer's sample rate is too low; names line."""
         lowest_hz = workers.answer_rate_hz()
         for line, rate_hz in zip(self.lines, self.rates_hz, strict=True):
             if rate_hz < lowest_hz:
@@ -61,10 +57,7 @@ class RecordedPreferences:
         self.answers.encode(workers, done)
 
     def batch(self, step: int, per_step: int, seed: int) -> PreferenceBatch:
-        """Return the answers of a step: each row once an epoch, in an order that depends on the seed and the step alone.
-
-        Questions are augmented, the same for both answers of a pair.
-        """
+        """Return a step's answers: each row once an epoch, in an order of seed and step; a pair shares its augmentation."""
         rows = rows_of_step(step, per_step, len(self.groups), [seed, Stream.ALIGN_ORDER])
         chosen = [self.groups[row] for row in rows]
         rng = np.random.default_rng([seed, Stream.ALIGN_AUGMENT, step])

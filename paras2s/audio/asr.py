@@ -120,11 +120,7 @@ def _number_normaliser() -> Callable[[str], str]:
 
 
 def word_error_rate(reference: str, hypothesis: str) -> float:
-    """Compute the word error rate of `countable_words`, with numbers where either text has a digit.
-
-    Raises:
-        ValueError: the reference holds no word.
-    """
+    """Compute the word error rate of `countable_words`, digits as numbers. Raises ValueError: the reference holds no word."""
     import jiwer
 
     numbers = _DIGIT.search(reference + hypothesis) is not None
@@ -135,11 +131,7 @@ def word_error_rate(reference: str, hypothesis: str) -> float:
 
 
 def transcribe(clips: Sequence[Clip], model: str = EMBEDDED, timed: bool = False) -> list[Transcript]:
-    """Transcribe clips; `timed` places their words in time as well, which takes a second pass over the words.
-
-    Raises:
-        AssetError: the model is not installed.
-    """
+    """Transcribe clips; `timed` places words in time by a second pass. Raises AssetError: the model is not installed."""
     recogniser = _recogniser(model)
     sounds = [_levelled(clip.at(RATE_HZ).samples) for clip in clips]
     trusted: dict[int, Transcript] = {}

@@ -75,11 +75,7 @@ ASSETS: dict[str, Asset] = {
 
 
 def package_dir(package: str) -> Path:
-    """Return the folder of an installed package without importing it.
-
-    Raises:
-        AssetError: the package is not installed.
-    """
+    """Return the folder of an installed package without importing it. Raises AssetError: the package is not installed."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise AssetError(f"package '{package}' is not installed; run: pip install 'paras2s[offline]'")
@@ -88,11 +84,7 @@ def package_dir(package: str) -> Path:
 
 @functools.cache
 def asset_path(name: str) -> Path:
-    """Return the path of a checked asset.
-
-    Raises:
-        AssetError: the package or file is missing, or the file's SHA-256 is not the pinned one.
-    """
+    """Return the path of a checked asset. Raises AssetError: it is missing, or its SHA-256 is not the pinned one."""
     asset = ASSETS[name]
     path = package_dir(asset.package) / asset.path
     if not path.is_file():

@@ -27,10 +27,7 @@ QUALITY = "agent_audio_quality.p808_overall"
 
 @dataclass(frozen=True)
 class Quantity:
-    """A measured quantity: its `value` of a blueprint, and the `gap` of two values, noticeable from `noticeable_from` on.
-
-    `words` describe a first recording with more of it, and with less.
-    """
+    """A quantity: its `value` of a blueprint, the noticeable `gap` of two values, and `words` for a clip with more or less."""
 
     name: str
     unit: str
@@ -120,10 +117,7 @@ class Comparison:
 
 
 def compare_clips(first: Clip, second: Clip, names: ClipNames, tone: ToneClassifier | None = None) -> Comparison:
-    """Measure two recordings of any length, rate and number of channels, and compare them.
-
-    Without a fitted tone classifier the tones are those of the independent judge.
-    """
+    """Measure and compare two recordings. Without a fitted tone classifier the tones are those of the independent judge."""
     extractors = make_extractors(["words", "quality", "pitch", "loudness", *(["tone"] if tone else [])], tone)
     blueprints = build_blueprints([first, second], extractors)
     words = _compare_words(*blueprints)

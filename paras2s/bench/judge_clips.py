@@ -134,11 +134,7 @@ def judge_pair(
     style: str | None = None,
     on_progress: Progress | None = None,
 ) -> Outcome:
-    """Compare two clips: the judge's own outcome, headed by its decision in a sentence.
-
-    Raises:
-        ConfigError: an option is unknown to this judge, or missing. BudgetError: the budget ended.
-    """
+    """Compare two clips: the judge's own outcome, headed by a sentence. Raises ConfigError: a wrong option. BudgetError."""
     started = time.perf_counter()
     kind, names = options.named.kind, _names(first, second)
     clips = [as_clip(path) for path in (first, second)]
@@ -172,11 +168,7 @@ def judge_pair(
 
 
 def measure_pair(first: Path, second: Path, question: str | None, style: str | None, tone: Path | None = None) -> Outcome:
-    """Measure the differences of two clips, where no judge can decide, and say what each judge still needs.
-
-    Raises:
-        AudioError: a file cannot be read.
-    """
+    """Measure the differences of two clips and say what each judge still needs. Raises AudioError: a file cannot be read."""
     comparison = compare_clips(
         as_clip(first), as_clip(second), _names(first, second), None if tone is None else ToneClassifier.load(tone)
     )
@@ -255,11 +247,7 @@ def _names(first: Path, second: Path) -> ClipNames:
 def judge_answer(
     options: JudgeOptions, question: str, answer: Path, style: str | None, on_progress: Progress | None = None
 ) -> Outcome:
-    """Score one answer to a question.
-
-    Raises:
-        ConfigError: an option is unknown to this judge, or missing. BudgetError: the budget ended.
-    """
+    """Score one answer to a question. Raises ConfigError: an option is unknown or missing. BudgetError: the budget ended."""
     clip = as_clip(answer)
     kind = options.named.kind
     if kind in ("rubric", "independent", "reward_model") and (options.estimate or options.overrides):
@@ -308,11 +296,7 @@ def _unisrm_without_calls(options: JudgeOptions, judge: UniSRMJudge, item: Pair 
 
 
 def judge_clip(options: JudgeOptions, clip: Path, on_progress: Progress | None = None) -> Outcome:
-    """Score one clip by a task of an audio judge, or by a UniSRM's T2.
-
-    Raises:
-        ConfigError: an input is unknown to the task, or missing. BudgetError: the budget ended.
-    """
+    """Score one clip by a task of an audio judge, or by a UniSRM's T2. Raises ConfigError: a wrong input. BudgetError."""
     inputs = options.inputs
     if options.named.kind == "unisrm":
         if inputs or options.task not in (None, "T2"):

@@ -71,11 +71,7 @@ def clip_names(clips: Mapping[str, Path | None], folder: Path) -> dict[str, str]
 
 
 def keep_verdict(folder: Path, kind: str, outcome: Mapping[str, Any], made_from: MadeFrom, clips: Mapping[str, Path]) -> Path:
-    """Add a verdict to `folder`/verdicts.jsonl with copies of its clips; return the file.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Add a verdict to `folder`/verdicts.jsonl with copies of its clips; return the file. Raises StorageError."""
     kept = {}
     for name, path in clips.items():
         try:

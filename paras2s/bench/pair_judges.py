@@ -138,11 +138,7 @@ def mean_error(judge: Path) -> float | None:
 
 
 def refuse_missing(missing: Sequence[str]) -> None:
-    """Refuse to judge, with everything that is missing.
-
-    Raises:
-        ConfigError: something is missing.
-    """
+    """Refuse to judge, with everything that is missing. Raises ConfigError: something is missing."""
     if missing:
         raise ConfigError("; ".join(missing))
 

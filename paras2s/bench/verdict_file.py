@@ -44,11 +44,7 @@ class VerdictFile(Generic[Key, Row]):
         return key in self.rows and self.has_verdict(self.rows[key])
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Append rows on items without a verdict; later verdicts on others replace theirs when the file is rewritten.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Append rows on items without a verdict; `rewrite` replaces earlier verdicts by later ones. Raises StorageError."""
         for row in rows:
             was_judged = self.is_judged(self.key(row))
             if self.has_verdict(row) or not was_judged:
@@ -64,11 +60,7 @@ class VerdictFile(Generic[Key, Row]):
         return judge_in_chunks(items, size, judge_chunk, on_progress, self.add)
 
     def rewrite(self) -> None:
-        """Write the file once, a row an item.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Write the file once, a row an item. Raises StorageError: the disk refused."""
         write_jsonl(self.path, map(self.to_json, self.rows.values()))
 
 
@@ -123,11 +115,7 @@ def read_rows(path: Path, kind: type[Row], hint: str = "") -> Iterator[tuple[str
 def rows_by_key(
     rows: Iterable[tuple[str, Row]], key: Callable[[Row], Key], has_verdict: Callable[[Row], bool], what: str
 ) -> dict[Key, Row]:
-    """Return rows by their item, `what` in messages; a later row replaces an unscored one, as a killed run leaves both.
-
-    Raises:
-        DataError: an item with a row after its verdict; names file:line.
-    """
+    """Return rows by item; a later row replaces an unscored one. Raises DataError: an item is judged twice; names file:line."""
     known: dict[Key, Row] = {}
     for where, row in rows:
         if key(row) in known and has_verdict(known[key(row)]):

@@ -21,11 +21,7 @@ class SpokenText:
 
 
 def read_corpus(root: Path) -> dict[str, list[SpokenText]]:
-    """Read the utterances of every speaker, sorted.
-
-    Raises:
-        DataError: no clip in such a layout, or one without its words; names the file.
-    """
+    """Read the utterances of every speaker, sorted. Raises DataError: no clip in this layout, or one without words."""
     readers: dict[str, list[SpokenText]] = {}
     for clip in without_mac_files(root.rglob("*.wav")):
         text = clip.with_name(clip.name.removesuffix(".wav") + TEXT_SUFFIX)

@@ -110,11 +110,7 @@ def _checked(name: str, line: int, values: Any, folder: Path) -> PreferenceRow:
 
 
 def _question(name: str, row: _Row) -> tuple[str, str | None]:
-    """Return clip and words of the question of a row.
-
-    Raises:
-        DataError: its dialogue is not one spoken question.
-    """
+    """Return clip and words of the question of a row. Raises DataError: its dialogue is not one spoken question."""
     if row.messages[-1].role == "assistant":
         raise DataError(
             f"{name}: messages: the last turn is the assistant's; end with the user's, and give the answer as sft_target_text "
@@ -138,11 +134,7 @@ def _question(name: str, row: _Row) -> tuple[str, str | None]:
 
 
 def _answers(name: str, row: _Row) -> list[tuple[str, RecordedAnswer]]:
-    """Return a row's answers with the keys of their clips.
-
-    Raises:
-        DataError: it has neither a chosen and a rejected answer nor an answer with a label.
-    """
+    """Return a row's answers with the keys of their clips. Raises DataError: neither a pair nor a labelled answer."""
     if row.label is not None:
         if row.answer_audio is None:
             raise DataError(f"{name}: answer_audio: is missing, and label says whether that answer is good")
@@ -168,11 +160,7 @@ class SoundFacts:
 
 
 def sound_facts(path: Path) -> SoundFacts:
-    """Read the header of a clip.
-
-    Raises:
-        DataError: it is no sound.
-    """
+    """Read the header of a clip. Raises DataError: it is no sound."""
     import soundfile
 
     with reading(path, "cannot be decoded as audio"):

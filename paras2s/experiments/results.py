@@ -83,11 +83,7 @@ def read_benched(run: Run) -> BenchedRun | None:
 
 
 def collect(preset: str, seeds: Sequence[int], folder: Path, console: Console) -> dict[str, Any]:
-    """Read the results of the finished seeds, and compute the figures over them.
-
-    Raises:
-        DataError: a run's files cannot be read, or lack a system that another seed has.
-    """
+    """Read the finished seeds' results and compute the figures. Raises DataError: an unreadable file, or a missing system."""
     entries: list[dict[str, Any]] = []
     benched: list[BenchedRun] = []
     for seed in seeds:
@@ -131,11 +127,7 @@ def _rows(benched: BenchedRun, judge: str) -> Mapping[str, Any]:
 
 
 def over_seeds(benched: Sequence[BenchedRun], judge: str) -> dict[str, Any]:
-    """Score of all systems and the gain of the aligned policy, by one judge over all seeds.
-
-    Raises:
-        DataError: a seed lacks a system, or has no scored answer in a category.
-    """
+    """Score systems and the aligned policy's gain, by one judge over all seeds. Raises DataError: a seed lacks answers."""
     sides = [_rows(answers, judge) for answers in benched]
     names = [name for name in SYSTEMS if any(name in side for side in sides)]
     try:
@@ -159,11 +151,7 @@ def write_results(results: Mapping[str, Any], docs: Path) -> list[Path]:
 
 
 def rendered(results: Mapping[str, Any], docs: Path) -> dict[Path, str]:
-    """Return the documents with generated parts, as they should read.
-
-    Raises:
-        DataError: a document lacks the comments around its part.
-    """
+    """Return the documents with generated parts. Raises DataError: a document lacks the comments around its part."""
     parts = {docs / PAGE: ("seeds", page_part(results))}
     # Its table stays that of the last complete results of all requested seeds.
     complete = results["over_seeds"] and not results["missing"]

@@ -192,11 +192,7 @@ def _minutes_path(folder: Path, part: str) -> Path:
 
 
 def collect(config: UniSRMConfig, command: str, seeds: Sequence[int], folder: Path) -> dict[str, Any]:
-    """Return the figures of the finished seeds.
-
-    Raises:
-        DataError: the data or a bench cannot be read.
-    """
+    """Return the figures of the finished seeds. Raises DataError: the data or a bench cannot be read."""
     data = load_bench(folder / "data")
     items = read_items(data.folder)
     finished = [seed for seed in seeds if (folder / f"seed{seed}" / "bench" / "unisrm.json").is_file()]
@@ -380,11 +376,7 @@ def _curve(path: Path) -> list[dict[str, float]]:
 
 
 def write_results(results: Mapping[str, Any], docs: Path) -> list[Path]:
-    """Write the results and the tables of their page; return the paths of the written files.
-
-    Raises:
-        DataError: the page has no place for the tables.
-    """
+    """Write the results and the tables of their page; return the files. Raises DataError: the page has no place for them."""
     write_json(docs / RESULTS, results)
     page = docs / PAGE
     if not page.is_file():
@@ -394,11 +386,7 @@ def write_results(results: Mapping[str, Any], docs: Path) -> list[Path]:
 
 
 def rendered(results: Mapping[str, Any], page: Path) -> str:
-    """Return the page with the tables of these results.
-
-    Raises:
-        DataError: the page has no place for them.
-    """
+    """Return the page with the tables of these results. Raises DataError: the page has no place for them."""
     try:
         return put_between(page.read_text(encoding="utf-8"), BEGIN, END, tables(results))
     except ValueError as error:

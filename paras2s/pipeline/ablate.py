@@ -34,11 +34,7 @@ KL_STEPS = 20
 
 
 def row_config(ablation: AblationConfig, row: AblationRow, seed: int) -> RunConfig:
-    """Return the whole config of one row.
-
-    Raises:
-        ConfigError: a key that does not exist, or more contrasts than there are scripts; names the row.
-    """
+    """Return the whole config of a row. Raises ConfigError: an unknown key, or too many contrasts; names the row."""
     path = Path(ablation.base)
     base = path if path.suffix in (".yaml", ".yml") else preset_path(ablation.base)
     folder = ablation.run_dir / ablation.name / f"seed{seed}" / row.name.replace(" ", "_")
@@ -233,10 +229,7 @@ def answers_of(ablation: AblationConfig, row: str, seed: int) -> list[AnswerRow]
 
 
 def paired_claim(ablation: AblationConfig, claim: Claim) -> tuple[float, float] | None:
-    """Return the mean difference of two rows on the same questions and its error, by category, then over categories.
-
-    Over all seeds; None if rows are gone, or nothing can be paired.
-    """
+    """Return the mean difference of two rows on the same questions and its error, over categories and seeds, or None."""
     estimates = []
     for seed in ablation.seeds:
         first, second = (answers_of(ablation, name, seed) for name in (claim.higher, claim.lower))

@@ -30,10 +30,7 @@ from paras2s.utils.process_pool import end_workers
 
 
 class RewardQuestions:
-    """The queries as rewards may know them: sound, transcript, predicted style, and no label; each is made when it is needed.
-
-    Only the embedded reward model reads codes and features.
-    """
+    """The queries as rewards may know them, without a label, each made when needed; codes are for the embedded reward model."""
 
     def __init__(self, run: Run, dataset: Dataset, queries: Sequence[Query]) -> None:
         setup = run.reward_setup()
@@ -54,11 +51,7 @@ class RewardQuestions:
 
 
 def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:
-    """Return the RL prompts, or those of some categories, to train in one domain and test in another (Table 7).
-
-    Raises:
-        ConfigError: there is none, an unknown category, or one without prompts.
-    """
+    """Return the RL prompts, of some categories for Table 7. Raises ConfigError: there are none, or an unknown category."""
     queries = dataset.of_role("rl")
     if not queries:
         raise ConfigError(f"{dataset.folder}: holds no RL prompts; make them with `paras2s data` (data.rl_contrasts)")
@@ -117,10 +110,7 @@ def validation_queries(run: Run, dataset: Dataset) -> list[Query]:
 
 
 def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
-    """Train the SFT policy, by GRPO or from recorded preferences, unless that is done already.
-
-    The workers load its weights, not this process.
-    """
+    """Train the SFT policy, by GRPO or from recorded preferences, unless done; the workers load its weights."""
     if (run.aligned_dir / "trainer.json").is_file():
         run.headline("align: cached")
         return

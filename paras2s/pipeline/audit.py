@@ -55,11 +55,7 @@ MORE_LABELS = (
 
 
 def keep_audit(run: Run, role: str, record: Mapping[str, Any], advice: str, stop: bool = True) -> None:
-    """Keep an audit in the run's folder, say it, and refuse to go on where it says so, unless `stop` is False.
-
-    Raises:
-        JudgeError: nothing may be trained on it, and the run does not go on anyway.
-    """
+    """Keep and say an audit; it ends the run unless `stop` is False. Raises JudgeError: nothing may be trained on it."""
     audits = run_audits(run.folder)
     if audits.get(role) != record:
         write_json(run.folder / AUDITS, audits | {role: record})
@@ -88,11 +84,7 @@ def audited_rows(dataset: Dataset) -> dict[str, list[BenchRow]]:
 
 
 def audit_teacher(run: Run, dataset: Dataset, teacher: Teacher) -> None:
-    """Audit the teacher of the reward model, unless it is people, and refuse a teacher at chance in a style.
-
-    Raises:
-        JudgeError: it is. BudgetError: the budget ended; replies are cached.
-    """
+    """Audit the teacher of the reward model, unless it is people. Raises JudgeError: at chance in a style. BudgetError."""
     rows = audited_rows(dataset)
     if isinstance(teacher, PeopleTeacher) or not rows:
         return
@@ -250,11 +242,7 @@ def _mean(rewards: Sequence[Reward | Unscored]) -> float | Unscored:
 
 
 def audit_of_run(folder: Path) -> Audit:
-    """Return the audit of the reward model of a run's folder.
-
-    Raises:
-        JudgeError: an earlier version did not keep the answers that it is asked about.
-    """
+    """Return the audit of a run's reward model. Raises JudgeError: an earlier version did not keep the answers it needs."""
     run = open_run(folder.parent if folder.name == "reward" else folder)
     audit = audit_reward_model(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir))
     if audit is None:

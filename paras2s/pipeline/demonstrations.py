@@ -35,11 +35,7 @@ def demonstrated_queries(dataset: Dataset, config: WarmupConfig) -> list[Query]:
 
 
 def learned_demonstrations(dataset: Dataset, config: WarmupConfig) -> list[Demonstration]:
-    """Return the demonstrations that a warm-up learns from.
-
-    Raises:
-        DataError: there is none, or one answers a query that is not in the manifest.
-    """
+    """Return the demonstrations that a warm-up learns from. Raises DataError: none, or one to an unknown query."""
     learned, known = {query.id for query in demonstrated_queries(dataset, config)}, {query.id for query in dataset.queries}
     unknown = [demonstration.query_id for demonstration in dataset.demonstrations if demonstration.query_id not in known]
     if unknown or not dataset.demonstrations:

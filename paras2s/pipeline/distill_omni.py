@@ -68,11 +68,7 @@ class SpokenPairs(Sequence[SpokenPair]):
 
 
 def distill_omni(run: Run, dataset: Dataset, config: OmniConfig, judged: JudgedAnswers, held: JudgedAnswers) -> dict[str, Any]:
-    """Train the adapter into the run's `reward/omni`, and report its agreement on held-out queries.
-
-    Raises:
-        JudgeError: the weights are not here, or nothing was scored.
-    """
+    """Train the adapter into the run's `reward/omni`, and report its agreement. Raises JudgeError: no weights, or no score."""
     model = OmniRewardModel.pretrained(config)
     model.add_lora()
     taught = [(index, score) for index, score in judged.scored() if _audible(judged.durations_s[index], config)]
@@ -127,11 +123,7 @@ def _data_key(judged: JudgedAnswers, taught: Sequence[tuple[int, float]]) -> str
 
 
 def export_omni(run: Run, folder: Path) -> None:
-    """Write the run's distilled Omni model, merged, where `vllm serve` can read it.
-
-    Raises:
-        JudgeError: this run has distilled none.
-    """
+    """Write the run's distilled Omni model, merged, for `vllm serve`. Raises JudgeError: this run has distilled none."""
     adapter = run.reward_dir / "omni"
     if not (adapter / "omni.json").is_file():
         raise JudgeError(f"{adapter}: no Omni model to export; set distill.omni and distil")

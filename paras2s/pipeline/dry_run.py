@@ -35,9 +35,7 @@ DEFAULT_CLUSTER, HERE = "h100x8", "this_machine"
 
 @dataclass(frozen=True)
 class DryRun:
-    """Bytes by role and part, by device, and of hosts; `planned` are the plan's for a role, if there is a plan; `problems` what
-    does not fit.
-    """
+    """Bytes by role and part, by device, and of hosts; `planned` are the plan's by role; `problems` what does not fit."""
 
     policy: str
     sizes_from: str
@@ -68,10 +66,7 @@ def memory_here() -> float:
 
 
 def choose_cluster(config: RunConfig, rates: Rates, name: str | None) -> tuple[Cluster, str]:
-    """Choose a named cluster, else this machine's GPUs or memory; `DEFAULT_CLUSTER` for a run that needs GPUs without any.
-
-    And a word for it.
-    """
+    """Return a named cluster, else this machine's GPUs or memory (`DEFAULT_CLUSTER` for lacking GPUs), and a word for it."""
     needs_gpus = any(role.gpus for role in config.align.workers.by_role.values())
     if name is not None:
         return load_cluster(name, rates), name
@@ -85,12 +80,7 @@ def choose_cluster(config: RunConfig, rates: Rates, name: str | None) -> tuple[C
 
 
 def dry_run(config: RunConfig, rates: Rates, cluster_name: str | None = None) -> DryRun:
-    """Build a run's roles and sum the memory they would hold and need.
-
-    Raises:
-        ConfigError: a policy, reward or engine that is not counted, or workers that find no place.
-        PolicyError: a broken checkpoint.
-    """
+    """Build a run's roles and sum their memory. Raises ConfigError: a kind that is not counted, or no place. PolicyError."""
     align, policy = config.align, config.policy
     if align.sampling.engine != "native":
         raise ConfigError("--meta counts align.sampling.engine native; vLLM takes the share of a device that it is given")
@@ -199,9 +189,7 @@ def _learner(config: RunConfig, skeleton: Skeleton, cluster: Cluster, planned: M
 
 
 def _rollout(config: RunConfig, skeleton: Skeleton, planned: Mapping[str, float]) -> RoleMemory:
-    """Return one worker: policy, adapters, what encodes questions and, without speak workers, speaks; on the host what adapters
-    are folded into.
-    """
+    """Return one worker: policy, adapters, encoders and, without speak workers, the decoder; the host folds adapters."""
     policy, lora = skeleton.policy, config.align.lora
     weights = bytes_of(policy.model)
     beneath = 0

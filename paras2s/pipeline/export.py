@@ -75,11 +75,7 @@ def export_checkpoint(
 
 
 def policy_at(run: Run, checkpoint: Path) -> Policy:
-    """Load the policy of a run from a training checkpoint, adapters not folded in.
-
-    Raises:
-        PolicyError: the checkpoint is of a newer version, of other weights, or broken.
-    """
+    """Load the policy of a run's training checkpoint with adapters. Raises PolicyError: broken, newer, or of other weights."""
     config = run.config
     check_base(checkpoint, fingerprint(run.sft_dir))
     policy = load_policy(run.sft_dir, config.policy.kind, "cpu", config.policy.torch_dtype)

@@ -28,10 +28,7 @@ LEARNED, DEGENERATE, KEPT_OUT, KEPT_OUT_AGAIN = "learned", "degenerate", "kept o
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """An answer as codes [T, K] of the embedded codec, and its scores by name, or why it has none.
-
-    `query_id` is None if it answers no query of the run.
-    """
+    """An answer's codes [T, K] of the embedded codec, and its scores by name or why none; `query_id` None: no query's."""
 
     part: str
     query_id: str | None
@@ -52,11 +49,7 @@ class AnswerFile:
 
 
 def write_answers(path: Path, answers: Sequence[AnswerRow], queries: Sequence[str] = ()) -> None:
-    """Write the file in one step.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Write the file in one step. Raises StorageError: the disk refused."""
     rows = [
         {"part": answer.part, "query_id": answer.query_id}
         | ({"unscored": vars(answer.scores)} if isinstance(answer.scores, Unscored) else {"scores": answer.scores})
@@ -73,11 +66,7 @@ def write_answers(path: Path, answers: Sequence[AnswerRow], queries: Sequence[st
 
 
 def read_answers(path: Path) -> AnswerFile:
-    """Read what `write_answers` wrote.
-
-    Raises:
-        DataError: missing, broken, or of another version.
-    """
+    """Read what `write_answers` wrote. Raises DataError: missing, broken, or of another version."""
     with reading(path, "cannot be read", "; run the stage that writes it again"), np.load(path) as held:
         described = parse_json(str(held["described"]), path)
         if described["version"] != VERSION:

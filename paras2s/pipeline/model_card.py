@@ -24,11 +24,7 @@ from paras2s.utils.tables import Table, span
 
 
 def model_card(run: Run, updates: int, adapters: bool, missing: Sequence[str]) -> str:
-    """Write the card of the policy after n updates; `missing` names the frozen components that the folder lacks.
-
-    Raises:
-        DataError: an existing file of the run cannot be read.
-    """
+    """Write the card of the policy after n updates; `missing` names absent components. Raises DataError: a broken file."""
     config = run.config
     base = config.policy.weights.name if config.policy.weights else "none"
     parts = [

@@ -62,11 +62,7 @@ def read_scores(path: Path) -> dict[str, float]:
 
 
 class PeopleTeacher:
-    """People's scores of sampled answers; an answer that they were not given has none.
-
-    Raises:
-        DataError: the file is wrong. A missing file has no scores.
-    """
+    """People's scores of sampled answers; a missing file has none. Raises DataError: the file is wrong."""
 
     free = False
     spent = Cost(0, 0.0)

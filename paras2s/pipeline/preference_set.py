@@ -92,11 +92,7 @@ class SampleJob:
 
 
 def sample_answers(run: Run, dataset: Dataset, jobs: Sequence[SampleJob]) -> list[Sampled]:
-    """Sample all requested answers; shards of an earlier try are read.
-
-    Raises:
-        ConfigError: the disk has no room for them.
-    """
+    """Sample all requested answers; shards of an earlier try are read. Raises ConfigError: the disk has no room for them."""
     planned = [_plan(run, job) for job in jobs]
     missing = [shard for shards in planned for shard in shards if read_shard(shard) is None]
     total = sum(len(job.queries) for job in jobs)
@@ -135,11 +131,7 @@ def _written(shard: AnswerShard) -> list[StoredAnswer]:
 
 
 def _announce_size(run: Run, shard: AnswerShard, shards: int) -> None:
-    """Log how much disk the answers take, estimated from the first shard.
-
-    Raises:
-        ConfigError: the disk has less.
-    """
+    """Log how much disk the answers take, estimated from the first shard. Raises ConfigError: the disk has less."""
     files = [shard.path, *(shard.sounds.iterdir() if shard.sounds.is_dir() else ())]
     needed = sum(file.stat().st_size for file in files) * (shards - 1)
     free = shutil.disk_usage(shard.folder).free
@@ -152,11 +144,7 @@ def _announce_size(run: Run, shard: AnswerShard, shards: int) -> None:
 
 
 def open_teacher(run: Run, dataset: Dataset) -> Teacher:
-    """Open the teacher that the config names.
-
-    Raises:
-        ConfigError: no such judge, a judge that must not teach, or a missing key.
-    """
+    """Open the teacher that the config names. Raises ConfigError: no such judge, a judge that must not teach, or no key."""
     from paras2s.configs.schema.judges import RUBRIC
     from paras2s.reward.judges.registry import open_scoring_judge
     from paras2s.reward.judges.rubric import RubricJudge

@@ -31,11 +31,7 @@ from paras2s.utils.plugins import import_part
 
 
 def check_run(run: Run) -> None:
-    """Check what every stage of a run on released weights needs.
-
-    Raises:
-        ConfigError, PolicyError: the first thing that does not fit, and what to do.
-    """
+    """Check what every stage of a run on released weights needs. Raises ConfigError, PolicyError: says what to do."""
     config = run.config
     if config.policy.weights is not None and not is_checkpoint(run.sft_dir):
         check_weights(config.policy.weights, config.policy.kind)
@@ -47,11 +43,7 @@ def check_run(run: Run) -> None:
 
 
 def check_align(run: Run, resume: bool) -> None:
-    """Check what GRPO needs besides: GPUs that hold its workers and can meet, and a checkpoint that this version reads.
-
-    Raises:
-        ConfigError, PolicyError: the first thing that does not fit, and what to do.
-    """
+    """Check what GRPO needs besides: GPUs for its workers and a readable checkpoint. Raises ConfigError, PolicyError."""
     check_models(run.config)
     check_decoder(run)
     check_devices(run.config)
@@ -61,11 +53,7 @@ def check_align(run: Run, resume: bool) -> None:
 
 
 def check_weights(folder: Path, kind: str | None) -> None:
-    """Check a released checkpoint: it exists, is of this family, complete, and of its config's sizes where known.
-
-    Raises:
-        PolicyError: it is not; the file is named.
-    """
+    """Check that a released checkpoint is complete and of its family and sizes. Raises PolicyError: names the file."""
     if not folder.is_dir():
         raise PolicyError(
             f"policy.weights: {folder} is no folder here, and no stage downloads; on a machine with network `hf download NAME "
@@ -83,11 +71,7 @@ def check_weights(folder: Path, kind: str | None) -> None:
 
 
 def check_warmup(folder: Path, kind: str | None) -> None:
-    """Check that what a released checkpoint's warm-up needs besides the checkpoint is there.
-
-    Raises:
-        PolicyError: the decoder is missing, or the model cannot be warmed up.
-    """
+    """Check what a released checkpoint's warm-up needs besides it. Raises PolicyError: no decoder, or no warm-up."""
     base = read_adapters(folder).base if has_adapters(folder) else folder
     policy_class(kind or kind_of(base)).check_warmup(base)
 
@@ -110,11 +94,7 @@ def check_style_in_words(config: RunConfig, kind: type[Policy], styles: Sequence
 
 
 def check_decoder(run: Run) -> None:
-    """Check that a run with a decoder of the user's own can sample answers.
-
-    Raises:
-        PolicyError: it names none.
-    """
+    """Check that a run with a decoder of the user's own can sample answers. Raises PolicyError: it names none."""
     config, folder = run.config.policy, run.sft_dir if is_checkpoint(run.sft_dir) else run.config.policy.weights
     if folder is None or config.decoder is not None:
         return
@@ -145,11 +125,7 @@ def _check_kimi(folder: Path) -> None:
 
 
 def check_models(config: RunConfig) -> None:
-    """Check that a hub's models are in the local cache, since stages are offline.
-
-    Raises:
-        ConfigError: one is neither a folder nor there.
-    """
+    """Check that a hub's models are in the local cache, as stages are offline. Raises ConfigError: one is missing."""
     names = {}
     if config.distill.omni is not None:
         names["distill.omni.model"] = config.distill.omni.model
@@ -175,11 +151,7 @@ def _in_cache(name: str) -> bool:
 
 
 def check_devices(config: RunConfig) -> None:
-    """Check that this machine has the GPUs that a run outside a cluster requests.
-
-    Raises:
-        ConfigError: they are too small for its workers, or its learner's ranks cannot meet.
-    """
+    """Check the GPUs that a run outside a cluster requests. Raises ConfigError: too small, or ranks that cannot meet."""
     workers = config.align.workers
     if config.policy.device.startswith("cuda"):
         for name in ("rollout", "learner"):

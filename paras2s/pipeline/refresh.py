@@ -156,11 +156,7 @@ class RewardRefresher:
     # -- the newest answers ---------------------------------------------------------------------------------------------
 
     def choose(self, updates: int) -> list[NewestAnswer]:
-        """Return the answers of the policy after `updates` updates that the teacher is to score.
-
-        Raises:
-            DataError: they are not kept.
-        """
+        """Return the answers of the policy after n updates for the teacher. Raises DataError: they are not kept."""
         config = self.run.config
         every = config.distill.refresh_every or updates
         files = {step: path for step, path in self._rollouts().items() if updates - every <= step < updates}
@@ -280,11 +276,7 @@ class RewardRefresher:
     # -- evaluations, which must compare --------------------------------------------------------------------------------
 
     def keep_evaluation(self, step: int, rollouts: Sequence[Rollout], rewards: Sequence[Sequence[Reward | Unscored]]) -> None:
-        """Keep the answers to validation queries [B], one each and with their sound, and the parts of their rewards.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Keep one answer to each validation query [B] with sound, and the parts of its reward. Raises StorageError."""
         rows = []
         for rollout, (paid, *_) in zip(rollouts, rewards, strict=True):
             parts = paid.parts if isinstance(paid, Reward) else paid
@@ -330,11 +322,7 @@ class RewardRefresher:
 
 
 def check_scored(teacher: str, newest: Sequence[AnswerRow]) -> None:
-    """Check that there is something to learn from.
-
-    Raises:
-        JudgeError: the teacher scored none of the answers.
-    """
+    """Check that there is something to learn from. Raises JudgeError: the teacher scored none of the answers."""
     learned = [row.scores for row in newest if row.part == LEARNED]
     unscored = [score for score in learned if isinstance(score, Unscored)]
     if len(unscored) == len(learned):

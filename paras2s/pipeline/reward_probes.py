@@ -92,10 +92,7 @@ class JudgedDisorder:
 
 
 def judge_disorder(teacher: Teacher, held: JudgedAnswers, known: Collection[str]) -> JudgedDisorder:
-    """Disorder good answers of styles that the reward model knows, and ask the teacher if it costs nothing.
-
-    The question itself as the answer is a kind, too.
-    """
+    """Disorder good answers of known styles, or answer by the question, and ask a teacher that costs nothing."""
     style_of = {index: held.queries[held.owners[index]].style or "" for index, score in held.scored() if score >= GOOD_FROM}
     good = [p for p, style in style_of.items() if style in known and len(held.codes[p]) >= 2][:ORIGINALS]
     styles = [style_of[index] for index in good]

@@ -76,11 +76,7 @@ def offer_finished_stages(run: Run, shared: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a folder, under its name only once it is complete.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Copy a folder, under its name only once it is complete. Raises StorageError: the disk refused."""
     partial = target.with_name(f"{target.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)

@@ -47,11 +47,7 @@ def bytes_of(*modules: nn.Module) -> int:
 
 
 def policy_skeleton(config: PolicyConfig, kind: str) -> Skeleton:
-    """Build the policy that a worker of this run opens, without weights.
-
-    Raises:
-        ConfigError: of a kind that no dry run knows. PolicyError: a folder whose config is broken.
-    """
+    """Build the policy that a worker of this run opens, without weights. Raises ConfigError: an unknown kind. PolicyError."""
     if kind not in COUNTED:
         raise ConfigError(f"--meta: {kind} is not counted; it knows {', '.join(COUNTED)}")
     builders = {"embedded": _embedded, "kimi": _kimi, "qwen_omni": _qwen_omni, "csm": _csm}
@@ -195,11 +191,7 @@ def _kimi_components(folder: Path | None, policy: Policy) -> tuple[dict[str, nn.
 
 
 def reward_skeletons(sources: tuple[RewardSourceConfig, ...]) -> dict[str, nn.Module]:
-    """Build the networks that a reward worker holds on its device, by source; sources over HTTP or on a processor have none.
-
-    Raises:
-        ConfigError: a model whose sizes are not known here.
-    """
+    """Build a reward worker's networks by source, none for HTTP or a processor. Raises ConfigError: unknown sizes."""
     networks: dict[str, nn.Module] = {}
     for source in sources:
         if source.kind == "omni" and "base_url" not in source.options:

@@ -56,11 +56,7 @@ class PreferenceCount:
 
 
 def count_preferences(config: AlignConfig) -> PreferenceCount:
-    """Count what a run would learn from, without its policy.
-
-    Raises:
-        ConfigError, DataError: as `open_preferences`.
-    """
+    """Count what a run would learn from, without its policy. Raises ConfigError, DataError: as `open_preferences`."""
     preferences, rows, facts = _read(config)
     pairs = _of_pairs(config, preferences, rows)
     answers = [answer for row in rows for answer in row.answers]
@@ -125,11 +121,7 @@ def _read(config: AlignConfig) -> tuple[PreferencesConfig, list[PreferenceRow], 
 
 
 def _of_pairs(config: AlignConfig, preferences: PreferencesConfig, rows: Sequence[PreferenceRow]) -> bool:
-    """Return whether DPO learns from these rows; else KTO does.
-
-    Raises:
-        ConfigError, DataError: the rows or the settings are not what it needs.
-    """
+    """Return whether DPO learns from these rows, else KTO. Raises ConfigError, DataError: they are not what it needs."""
     single = next((row.line for row in rows if not row.is_pair), None)
     if preferences.loss == "dpo" and single is not None:
         raise DataError(
@@ -152,11 +144,7 @@ def _of_pairs(config: AlignConfig, preferences: PreferencesConfig, rows: Sequenc
 
 
 def _check_same(run: Run, file: Path, resume: bool) -> None:
-    """Check that a resumed run learns from what it began with, and note it for the next resume.
-
-    Raises:
-        ConfigError: the file has changed.
-    """
+    """Check that a resumed run learns from what it began with, and note it. Raises ConfigError: the file has changed."""
     noted = run.folder / LEARNED_FROM
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     if resume and noted.is_file() and read_json(noted).get("sha256") != digest:

@@ -126,11 +126,7 @@ class RankedWarmup:
 
 @contextmanager
 def open_ranks(run: Run, demonstrations: int) -> Iterator[RankedWarmup]:
-    """Return the ranks of `warmup.learner` with their demonstrations, for as long as the block lasts.
-
-    Raises:
-        ConfigError: the cluster does not hold them. PolicyError: a rank is gone.
-    """
+    """Return the ranks of `warmup.learner` with their demonstrations. Raises ConfigError: no room. PolicyError: one is gone."""
     role = run.config.warmup.learner
     assert role is not None
     start_ray(run.config.align.workers.ray_address, math.ceil(role.cpus * role.count))

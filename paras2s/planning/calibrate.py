@@ -82,11 +82,7 @@ def part_factor(part: str, predicted_s: float, measured_s: float | None) -> Part
 
 
 def calibrate(ran: RunConfig, on: Cluster, rates: Rates, known: KnownPolicy, times: PhaseTimes) -> Calibration:
-    """Compare the times of a run with the plan of its own config, for answers of the length that it had.
-
-    Raises:
-        ConfigError: it ran on another number of workers than the cluster has devices for.
-    """
+    """Compare the times of a run with its own config's plan. Raises ConfigError: it had another number of workers."""
     for role in ("rollout", "speak", "learner"):
         devices = on.count(role)
         if (worked := times.workers.get(role, 0)) != devices:
@@ -107,10 +103,6 @@ def calibrate(ran: RunConfig, on: Cluster, rates: Rates, known: KnownPolicy, tim
 
 
 def refuse_other_device(cluster: Cluster, on: Cluster) -> None:
-    """Refuse a run on another device: its factors say nothing of this one.
-
-    Raises:
-        ConfigError: the two clusters' devices differ.
-    """
+    """Refuse a run on another device, whose factors say nothing of this one. Raises ConfigError: the devices differ."""
     if cluster.rates != on.rates:
         raise ConfigError(f"--measured-on {on.name}: its device differs from that of {cluster.name}, so its times do not apply")

@@ -231,21 +231,13 @@ class Rates(Section):
 
 
 def load_rates(path: Path | None = None) -> Rates:
-    """Load the shipped rates, or a user's file.
-
-    Raises:
-        ConfigError: missing, not YAML, unknown key, bad value.
-    """
+    """Load the shipped rates, or a user's file. Raises ConfigError: missing, not YAML, unknown key, bad value."""
     source = path or resources.files("paras2s.planning").joinpath("rates.yaml")
     return parse_config(read_yaml(source, "not a table of rates"), str(source), Rates)
 
 
 def cluster_path(name: str) -> Path:
-    """Return the path of a YAML file, or of a shipped cluster by its name.
-
-    Raises:
-        ConfigError: no such cluster.
-    """
+    """Return the path of a YAML file, or of a shipped cluster by its name. Raises ConfigError: no such cluster."""
     if name.endswith((".yaml", ".yml")):
         return Path(name)
     folder = Path(str(resources.files("paras2s"))) / CLUSTERS
@@ -257,11 +249,7 @@ def cluster_path(name: str) -> Path:
 
 
 def load_cluster(name: str, rates: Rates, overrides: dict[str, Any] | None = None) -> Cluster:
-    """Load a cluster with its device's rates filled in, dotted overrides laid over it.
-
-    Raises:
-        ConfigError: missing, not YAML, unknown key, bad value, unknown device, or roles that do not add up.
-    """
+    """Load a cluster with its device's rates and dotted overrides. Raises ConfigError: names the key, device or role."""
     path = cluster_path(name)
     values = read_yaml(path, "not a cluster")
     for dotted, value in (overrides or {}).items():
@@ -280,11 +268,7 @@ def load_cluster(name: str, rates: Rates, overrides: dict[str, Any] | None = Non
 
 
 def check_cluster(cluster: Cluster, rates: Rates) -> Cluster:
-    """Validate a cluster and fill in its device's rates.
-
-    Raises:
-        ConfigError: an unknown device, or roles or shards that do not add up.
-    """
+    """Validate a cluster and fill in its device's rates. Raises ConfigError: an unknown device, or wrong roles or shards."""
     if isinstance(cluster.device, str):
         if cluster.device not in rates.devices:
             raise ConfigError(f"{cluster.name}: no device {cluster.device!r}; there are {', '.join(sorted(rates.devices))}")
@@ -343,10 +327,7 @@ def policy_facts(rates: Rates, config: PolicyConfig, name: str | None = None, me
 
 
 def override_by_run(cluster: Cluster, align: AlignConfig) -> Cluster:
-    """Lay the run's own learner and driver settings over the cluster's.
-
-    Not how many workers there are and what each has: devices and roles are the cluster's.
-    """
+    """Lay the run's learner and driver settings over the cluster's; devices and roles stay the cluster's."""
     changed: dict[str, Any] = {}
     if "lora" in align.model_fields_set:
         changed["trainable"] = "full" if align.lora is None else "lora"

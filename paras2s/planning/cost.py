@@ -285,10 +285,7 @@ def cache_bytes(sizes: PolicySizes, positions: float, dtype_bytes: int) -> float
 
 @dataclass(frozen=True)
 class LayerNumbers:
-    """Numbers that a layer stores for the backward pass, per position, and those it needs besides then: of d and of f.
-
-    `end` is left by the end of a branch, of d.
-    """
+    """Numbers that a layer stores for the backward pass, per position, and needs besides: of d and f; `end` a branch leaves."""
 
     left: tuple[int, int]
     besides: tuple[int, int]
@@ -514,11 +511,7 @@ class RewardLoad:
 def reward_load(
     config: RunConfig, rates: Rates, facts: PolicyFacts, queries: int, group: int, answer_s: float, cluster: Cluster
 ) -> RewardLoad:
-    """Return the cost of all sources of a run's reward, one after another.
-
-    Raises:
-        ConfigError: a kind of reward that the rates do not know, or a judge that cannot be read.
-    """
+    """Return the cost of a run's sources, one after another. Raises ConfigError: an unknown kind, or an unreadable judge."""
     answers, input_s = queries * group, facts.question_s.value + answer_s
     processor_s, resident, working, latency_s, usd = 0.0, 0.0, 0.0, 0.0, 0.0
     work, calls, slots, priced = Work(), 0, 1, True

@@ -16,10 +16,7 @@ FILL_STEPS, RATED_STEPS = 8, 24
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of one step's phases, each by itself.
-
-    `speak` has the batches of devices with that role, ready n seconds after the step's rollout ends: at most 0.
-    """
+    """Seconds of one step's phases; `speak` has batches of its devices, ready n seconds after the rollout's end (at most 0)."""
 
     rollout: float
     reward: float

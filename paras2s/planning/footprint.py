@@ -87,11 +87,7 @@ def run_cluster(cluster: Cluster, align: AlignConfig, rates: RatesTable) -> Clus
 
 
 def place(workers: Mapping[str, RoleConfig], devices: int) -> list[tuple[str, ...]]:
-    """Assign roles to devices, one entry a worker; roles that reserve none are on no device.
-
-    Raises:
-        ConfigError: they do not fit; the role and its reservation are named.
-    """
+    """Assign roles to devices, one entry a worker, none to roles without reservation. Raises ConfigError: they do not fit."""
     free: list[float] = [1.0] * devices
     held: list[list[str]] = [[] for _ in range(devices)]
     for role in (role_name for role_name in PLACED if role_name in workers):

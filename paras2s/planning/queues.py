@@ -43,10 +43,7 @@ def batches_as_they_end(ends_s: Sequence[float], sound_s: Sequence[float], each_
 
 
 def speak(batches: Sequence[SpeechBatch], free: list[float], since_s: float = 0.0) -> list[tuple[float, float]]:
-    """Return when each batch begins and ends, spoken by the first free device.
-
-    `free` is a heap of when each device is; it is brought up to date. Batches are ready so long after `since_s`.
-    """
+    """Return when each batch begins and ends, spoken by the first free device of the heap `free`, which is updated."""
     turns = []
     for batch in batches:
         began = max(free[0], since_s + batch.ready_s)

@@ -376,10 +376,7 @@ def judge_seconds(reward: RewardLoad, cluster: Cluster, ends_s: Sequence[float],
 
 @dataclass(frozen=True)
 class Plan:
-    """Prediction for a run. Memory in bytes by role and part; `problems` names misfits and their remedies.
-
-    `hosts` has bytes by part of the driver, of Ray's object store, and on disk.
-    """
+    """Prediction for a run: memory by role and part, of `hosts` too; `problems` names misfits and their remedies."""
 
     policy: str
     cluster: Cluster

@@ -32,11 +32,7 @@ class Adapters:
     fingerprint: str | None
 
     def merge_into(self, policy: Policy) -> None:
-        """Fold the adapters into a policy that was opened from `base`.
-
-        Raises:
-            PolicyError: they do not fit it, by name.
-        """
+        """Fold the adapters into a policy that was opened from `base`. Raises PolicyError: they do not fit it, by name."""
         from paras2s.policy.weights import check_rank, load_tensors, shapes_of, stored_shapes
 
         policy.add_lora(self.rank, self.alpha)
@@ -79,11 +75,7 @@ def save_adapters(policy: Policy, folder: Path, base: Path, rank: int, alpha: in
 
 
 def read_adapters(folder: Path) -> Adapters:
-    """Read what `save_adapters` wrote, and look whether the weights beneath are there.
-
-    Raises:
-        PolicyError: broken, the weights are nowhere, or they are others than those that the adapters were trained on.
-    """
+    """Read what `save_adapters` wrote. Raises PolicyError: broken, or the weights beneath are missing or others."""
     from paras2s.policy.weights import fingerprint, read_config
 
     path = folder / CONFIG

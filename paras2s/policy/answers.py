@@ -20,9 +20,7 @@ ANSWERS = "answers.json"
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """Sampling, `module:function` of the decoder for a model whose vocoder is no package, and the prompt (`policy.decoder`,
-    `policy.transcript_in_prompt`).
-    """
+    """Sampling, `module:function` of a decoder, and the prompt (`policy.decoder`, `policy.transcript_in_prompt`)."""
 
     sampling: Sampling
     decoder: str | None = None
@@ -43,11 +41,7 @@ def write_answer_settings(folder: Path, settings: AnswerSettings) -> None:
 
 
 def read_answer_settings(folder: Path, kind: str) -> AnswerSettings | None:
-    """Return a checkpoint's own, else its family's, else an embedded policy's own; None for a kind from outside.
-
-    Raises:
-        PolicyError: `answers.json` holds something else.
-    """
+    """Return a checkpoint's own settings, else its family's, None for an outside kind. Raises PolicyError: unreadable."""
     path = folder / ANSWERS
     if path.is_file():
         held = read_json(path)

@@ -14,11 +14,7 @@ POINTERS = "parts.json"
 
 
 def find_component(folder: Path, name: str) -> Path:
-    """Return a component's folder: in the checkpoint, beside it, or where the checkpoint it was trained from has it.
-
-    Raises:
-        PolicyError: nowhere.
-    """
+    """Return a component's folder: in the checkpoint, beside it, or at its origin. Raises PolicyError: it is nowhere."""
     pointers = pointed_at(folder)
     for candidate in (folder / name, folder.parent / name, *([pointers[name]] if name in pointers else [])):
         if candidate.is_dir():
@@ -46,11 +42,7 @@ def pointed_at(folder: Path) -> dict[str, Path]:
 
 
 def copy_components(folder: Path) -> None:
-    """Copy into a checkpoint the components that it points at, so that it is complete.
-
-    Raises:
-        PolicyError: one is not where the checkpoint says.
-    """
+    """Copy into a checkpoint the components that it points at, so that it is complete. Raises PolicyError: one is missing."""
     for name, path in pointed_at(folder).items():
         if not path.is_dir():
             raise PolicyError(f"{folder / POINTERS}: {name} is not at {path} any more; put it back, or leave components out")

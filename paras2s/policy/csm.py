@@ -240,11 +240,7 @@ class CsmPolicy(Policy):
         return Prompt(np.concatenate(audio), ids_of, None, sound, 0, (0,) * self.model.codebooks)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
-        """Encode spoken questions to prompts with the words of `replies.jsonl`.
-
-        Raises:
-            PolicyError: there are none for a question.
-        """
+        """Encode spoken questions to prompts with the words of `replies.jsonl`. Raises PolicyError: a question has none."""
         _check_replies(self.replies, queries)
         return [
             self.encode_prompt(
@@ -266,11 +262,7 @@ class CsmPolicy(Policy):
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def generate(self, request: SampleRequest) -> list[Generation]:
-        """See `Policy.generate`.
-
-        Raises:
-            PolicyError: text alone is asked for, or more steps than the context holds.
-        """
+        """See `Policy.generate`. Raises PolicyError: text alone is asked for, or more steps than the context holds."""
         sampling = request.sampling
         if not sampling.speak:
             raise PolicyError("CSM cannot answer in text alone: it is given its words")
@@ -311,11 +303,7 @@ class CsmPolicy(Policy):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write a folder that transformers loads too, as released, with tokenizer and replies; `config.json` comes last.
-
-        Raises:
-            PolicyError: there are adapters.
-        """
+        """Write a folder that transformers loads too; `config.json` comes last. Raises PolicyError: there are adapters."""
         from transformers import CsmForConditionalGeneration
 
         self.refuse_adapters()
@@ -359,11 +347,7 @@ class CsmPolicy(Policy):
 
     @classmethod
     def check_queries(cls, folder: Path, queries: Sequence[Query]) -> None:
-        """Check that there are words for every question.
-
-        Raises:
-            PolicyError: there are none for a question.
-        """
+        """Check that there are words for every question. Raises PolicyError: there are none for a question."""
         _check_replies(read_replies(folder / REPLIES), queries)
 
     @classmethod
@@ -384,11 +368,7 @@ class CsmPolicy(Policy):
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """Read the checkpoint's tokenizer.
-
-    Raises:
-        PolicyError: there is none.
-    """
+    """Read the checkpoint's tokenizer. Raises PolicyError: there is none."""
     from transformers import AutoTokenizer
 
     if not (folder / "tokenizer.json").is_file():
@@ -402,11 +382,7 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def check_config(config: Any, tokenizer: Any) -> None:
-    """Compare the parts of a `CsmConfig` with each other and with the tokenizer.
-
-    Raises:
-        PolicyError: they are of different models.
-    """
+    """Compare the parts of a `CsmConfig` with each other and the tokenizer. Raises PolicyError: of different models."""
     marks = [tokenizer.convert_tokens_to_ids(mark) for mark in MARKS]
     audio_ids = int(config.audio_token_id), int(config.audio_eos_token_id)
     if None in marks or max(len(tokenizer), *audio_ids) > config.text_vocab_size:
@@ -436,11 +412,7 @@ def _check_replies(replies: Mapping[str, str], queries: Sequence[Query]) -> None
 
 
 def read_replies(path: Path) -> dict[str, str]:
-    """Read the words to each question; {} without a file.
-
-    Raises:
-        PolicyError: a line is another thing.
-    """
+    """Read the words to each question; {} without a file. Raises PolicyError: a line is another thing."""
     if not path.is_file():
         return {}
     try:

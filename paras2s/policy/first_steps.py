@@ -63,11 +63,7 @@ def class_name(module: str) -> str:
 
 
 def write_policy(name: str, layout: str, folder: Path) -> tuple[Path, Path]:
-    """Write NAME.py, a policy whose methods say what they must return, and its test; return both paths.
-
-    Raises:
-        ConfigError: no name for a module, an unknown layout, or a file that exists.
-    """
+    """Write NAME.py, a policy with a guide in its methods, and its test; return both paths. Raises ConfigError: it exists."""
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ConfigError(f"{name}: is no name for a module; use letters, digits and underscores")
     if layout not in LAYOUTS:

@@ -344,11 +344,7 @@ class MiniMindPolicy(Policy):
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def generate(self, request: SampleRequest) -> list[Generation]:
-        """See `Policy.generate`.
-
-        Raises:
-            PolicyError: more steps than the context holds.
-        """
+        """See `Policy.generate`. Raises PolicyError: more steps than the context holds."""
         longest, steps = max(prompt.length for prompt in request.prompts), request.sampling.max_steps
         if longest + steps > (limit := self.spec.context_steps or 0):
             raise PolicyError(f"{longest} positions of prompt and {steps} of answer: MiniMind-O's context holds {limit}")
@@ -389,11 +385,7 @@ class MiniMindPolicy(Policy):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint that the makers' class loads too; the frozen components stay where they are and are pointed at.
-
-        Raises:
-            PolicyError: there are adapters.
-        """
+        """Write a checkpoint that the makers' class loads too; components are pointed at. Raises PolicyError: adapters."""
         self.refuse_adapters()
         write_tensors(folder, {**self.model.state_dict(), **self.kept})
         if folder.resolve() != self.folder.resolve():
@@ -412,11 +404,7 @@ class MiniMindPolicy(Policy):
 
     @classmethod
     def check_folder(cls, folder: Path) -> None:
-        """Compare a checkpoint's config, tokenizer and weights with each other.
-
-        Raises:
-            PolicyError: they do not fit each other, or Mimi is missing; they are named.
-        """
+        """Compare a checkpoint's config, tokenizer and weights. Raises PolicyError: names what does not fit or is missing."""
         released = read_released(folder)
         special_ids(released, read_tokenizer(folder))
         find_component(folder, CODEC)
@@ -426,11 +414,7 @@ class MiniMindPolicy(Policy):
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> MiniMindPolicy:
-        """Read a release in transformers' format (jingyaogong/minimind-3o), or what `save` wrote.
-
-        Raises:
-            PolicyError: config, tokenizer, tensors or Mimi are missing or do not fit, by name.
-        """
+        """Read a release for transformers (jingyaogong/minimind-3o), or what `save` wrote. Raises PolicyError: names it."""
         from transformers import MimiModel
         from transformers.initialization import no_init_weights
         from transformers.modeling_utils import local_torch_dtype
@@ -449,11 +433,7 @@ class MiniMindPolicy(Policy):
 
 
 def read_released(folder: Path) -> dict[str, Any]:
-    """Read a checkpoint's config.
-
-    Raises:
-        PolicyError: it lacks keys, or it is of a model that is not built.
-    """
+    """Read a checkpoint's config. Raises PolicyError: it lacks keys, or it is of a model that is not built."""
     released: dict[str, Any] = read_config(folder / "config.json", CONFIG_KEYS)
     check_fixed(released, FIXED, str(folder / "config.json"))
     if not 0 <= int(released["bridge_layer"]) < int(released["num_hidden_layers"]) - 1:
@@ -462,11 +442,7 @@ def read_released(folder: Path) -> dict[str, Any]:
 
 
 def special_ids(released: dict[str, Any], tokenizer: Any) -> dict[str, int]:
-    """Return the ids of `MARKS` and of a line break ("break").
-
-    Raises:
-        PolicyError: the tokenizer is not the model's.
-    """
+    """Return the ids of `MARKS` and of a line break ("break"). Raises PolicyError: the tokenizer is not the model's."""
     marks = {name: tokenizer.convert_tokens_to_ids(mark) for name, mark in MARKS.items()}
     broken, words = tokenizer("\n", add_special_tokens=False)["input_ids"], int(released["vocab_size"])
     if None in marks.values() or len(broken) != 1 or len(tokenizer) > words:
@@ -478,11 +454,7 @@ def special_ids(released: dict[str, Any], tokenizer: Any) -> dict[str, int]:
 
 
 def stored_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return a checkpoint's tensors by name: those of the release, which torch wrote, or safetensors.
-
-    Raises:
-        PolicyError: there are none, or they cannot be read.
-    """
+    """Return a checkpoint's tensors by name, torch's of the release or safetensors. Raises PolicyError: unreadable."""
     if (folder / RELEASED).is_file():
         with reading(folder / RELEASED, "cannot be read", "; copy the checkpoint again", kind=PolicyError):
             return dict(torch.load(folder / RELEASED, map_location="cpu", weights_only=True, mmap=True))
@@ -494,11 +466,7 @@ def stored_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def split(network: MiniMindNetwork, stored: dict[str, Tensor], folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the tensors of the network, and those that are kept for others.
-
-    Raises:
-        PolicyError: they do not fit, by name.
-    """
+    """Return the tensors of the network, and those that are kept for others. Raises PolicyError: they do not fit, by name."""
     kept = {name: value for name, value in stored.items() if name.startswith(KEPT)}
     own = {name: value for name, value in stored.items() if name not in kept and name != TIED}
     check_state(shapes_of(network.state_dict()), shapes_of(own), str(folder))
@@ -506,11 +474,7 @@ def split(network: MiniMindNetwork, stored: dict[str, Tensor], folder: Path) -> 
 
 
 def fill(network: MiniMindNetwork, folder: Path) -> dict[str, Tensor]:
-    """Fill a network from a checkpoint; return what is kept for others.
-
-    Raises:
-        PolicyError: it cannot be read, or it does not fit, by name; the network is then unchanged.
-    """
+    """Fill a network from a checkpoint; return the other tensors. Raises PolicyError: it does not fit; nothing has changed."""
     own, kept = split(network, stored_tensors(folder), folder)
     for name, value in network.state_dict().items():
         value.copy_(own[name])

@@ -356,11 +356,7 @@ class MoshiPolicy(Policy):
         return Prompt(audio, text, None, np.zeros(len(text), dtype=bool), 0, (0,) * audio.shape[1])
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
-        """Encode a demonstration: its frames, then one of silence with its last codes (and the end, if there is one).
-
-        Raises:
-            PolicyError: it has more words than frames.
-        """
+        """Encode a demonstration: its frames, one of silence, any end. Raises PolicyError: it has more words than frames."""
         codes = np.concatenate([self._codes_of(clip), self._quiet(1)])
         end = self.text_ids.pad_id if self.text_ids.end_id is None else self.text_ids.end_id
         tokens = np.zeros((1, len(codes), 1 + self.model.codebooks), dtype=np.int64)
@@ -407,11 +403,7 @@ class MoshiPolicy(Policy):
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def generate(self, request: SampleRequest) -> list[Generation]:
-        """See `Policy.generate`.
-
-        Raises:
-            PolicyError: text alone is asked for, or more steps than the context holds.
-        """
+        """See `Policy.generate`. Raises PolicyError: text alone is asked for, or more steps than the context holds."""
         sampling = request.sampling
         if not sampling.speak:
             raise PolicyError("Moshi cannot answer in text alone: its text is that of its speech")
@@ -447,11 +439,7 @@ class MoshiPolicy(Policy):
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write a folder that transformers loads too, in the released layout, with tokenizer and `policy.json` beside it.
-
-        Raises:
-            PolicyError: there are adapters.
-        """
+        """Write the released layout with tokenizer and `policy.json`, for transformers too. Raises PolicyError: adapters."""
         from transformers import MoshiForConditionalGeneration
 
         self.refuse_adapters()
@@ -480,11 +468,7 @@ class MoshiPolicy(Policy):
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> MoshiPolicy:
-        """Read what `save` wrote, or a release in transformers' format (such as kmhf/hf-moshiko).
-
-        Raises:
-            PolicyError: another architecture, no tokenizer, or tensors or config that do not fit, by name.
-        """
+        """Read what `save` wrote, or a release (such as kmhf/hf-moshiko). Raises PolicyError: names what does not fit."""
         from tokenizers import Tokenizer
         from transformers import MoshiForConditionalGeneration
 

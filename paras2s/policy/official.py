@@ -61,11 +61,7 @@ class Dump:
 
 
 def read_dump(path: Path) -> Dump:
-    """Read what `tools/dump_official.py` wrote.
-
-    Raises:
-        PolicyError: another file, another version, or a part is missing.
-    """
+    """Read what `tools/dump_official.py` wrote. Raises PolicyError: another file, another version, or a part is missing."""
     from safetensors import safe_open
 
     with reading(path, "no dump of tools/dump_official.py", kind=PolicyError), safe_open(path, "np") as held:

@@ -190,10 +190,7 @@ def roll(reading: Reading, state: Tensor, active: Tensor, uniforms: Tensor, draw
 
 
 def pack(names: tuple[str, ...], drawn: Drawn, rows: slice, pad: Sequence[int], full_end: bool = False) -> Block:
-    """Pack a group's answers of one stream, as long as its longest and at least one step.
-
-    `full_end`: all slots of the step that ends an answer were drawn, and not the first alone.
-    """
+    """Pack a group's answers of a stream to its longest; `full_end`: all slots of the step that ends an answer were drawn."""
     counts, ended = drawn.counts[rows].cpu().numpy(), drawn.ended[rows].cpu().numpy()
     steps = max(int(counts.max()), 1)
     last = np.where(ended & (not full_end), counts - 1, counts)[:, None, None]

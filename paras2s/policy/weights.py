@@ -30,11 +30,7 @@ def shapes_of(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def check_state(expected: Shapes, stored: Shapes, where: str) -> None:
-    """Compare what a model wants with what a checkpoint holds.
-
-    Raises:
-        PolicyError: tensors are missing, too many, or of another shape; names at most ten of them, with both shapes.
-    """
+    """Compare a model's tensors with a checkpoint's. Raises PolicyError: names at most ten that are missing or differ."""
     faults = [f"{name} {list(expected[name])} is missing" for name in sorted(expected.keys() - stored.keys())]
     faults += [f"{name} {list(stored[name])} is not expected" for name in sorted(stored.keys() - expected.keys())]
     faults += [
@@ -48,11 +44,7 @@ def check_state(expected: Shapes, stored: Shapes, where: str) -> None:
 
 
 def shard_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a checkpoint: those of its index, or the only one.
-
-    Raises:
-        PolicyError: there are none, or a file that the index names is missing.
-    """
+    """Return the safetensors files of a checkpoint, by its index or the only one. Raises PolicyError: one is missing."""
     index = folder / INDEX
     if index.is_file():
         with reading(index, "not an index of tensors", "; copy the checkpoint again", PolicyError):
@@ -79,11 +71,7 @@ def fingerprint(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def open_tensors(path: Path) -> Iterator[Any]:
-    """Open a safetensors file, whose tensors are read one by one.
-
-    Raises:
-        PolicyError: it is missing or cut off, or sizes in its header are wrong.
-    """
+    """Open a safetensors file, whose tensors are read one by one. Raises PolicyError: it is missing, cut off or broken."""
     from safetensors import safe_open
 
     advice = "; copy the checkpoint again or make a new one"
@@ -115,11 +103,7 @@ def load_tensors(
 
 
 def stored_shapes(files: Iterable[Path], rename: Callable[[str], str | None] = lambda name: name) -> dict[str, tuple[int, ...]]:
-    """Name to shape of all tensors in safetensors files, from their headers alone; `rename` as in `load_tensors`.
-
-    Raises:
-        PolicyError: a file is missing, cut off, or no such file.
-    """
+    """Return shapes by name from safetensors headers; `rename` as in `load_tensors`. Raises PolicyError: a file is broken."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in files:
         with open_tensors(path) as held:
@@ -135,11 +119,7 @@ def adapter_rank(shapes: Shapes) -> int | None:
 
 
 def check_rank(expected: Shapes, given: Shapes, where: str) -> None:
-    """Compare the ranks of adapters, which differ in every tensor.
-
-    Raises:
-        PolicyError: they are of another rank; says which to set.
-    """
+    """Compare the ranks of adapters, which differ in every tensor. Raises PolicyError: says which rank to set."""
     rank, stored = adapter_rank(expected), adapter_rank(given)
     if rank is not None and stored is not None and rank != stored:
         raise PolicyError(
@@ -149,11 +129,7 @@ def check_rank(expected: Shapes, given: Shapes, where: str) -> None:
 
 
 def load_released(family: Any, folder: Path, dtype: torch.dtype | None) -> Any:
-    """Load a model of transformers with a checkpoint's weights; `dtype` None: the precision it is stored in.
-
-    Raises:
-        PolicyError: a file cannot be read, or the tensors do not fit, by name.
-    """
+    """Load a model of transformers with a checkpoint's weights; `dtype` None: as stored. Raises PolicyError: no fit."""
     stored = stored_shapes(shard_files(folder))
     try:
         released, report = family.from_pretrained(
@@ -174,11 +150,7 @@ def load_released(family: Any, folder: Path, dtype: torch.dtype | None) -> Any:
 
 
 def stored_dtype(files: Iterable[Path]) -> torch.dtype:
-    """Return the precision of a checkpoint's first floating-point tensor.
-
-    Raises:
-        PolicyError: a file cannot be read, or none holds one.
-    """
+    """Return the precision of a checkpoint's first floating-point tensor. Raises PolicyError: it is unreadable or has none."""
     names = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
     path = None
     for path in files:
@@ -216,11 +188,7 @@ def write_tensors(folder: Path, state: Mapping[str, Tensor], shard_bytes: int = 
 
 
 def read_config(path: Path, keys: Iterable[str]) -> dict[str, object]:
-    """Read a released `config.json`.
-
-    Raises:
-        PolicyError: keys are missing. They are never filled from a class's defaults, which are not the checkpoint's.
-    """
+    """Read a released `config.json`, never filled by a class's defaults. Raises PolicyError: keys are missing."""
     with reading(path, "not a model's config", kind=PolicyError):
         config = dict(read_json(path))
     if missing := sorted(set(keys) - config.keys()):
@@ -237,11 +205,7 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
 
 
 def fill(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray], where: str) -> None:
-    """Overwrite tensors by what `to_arrays` made of others.
-
-    Raises:
-        PolicyError: names or shapes differ.
-    """
+    """Overwrite tensors by what `to_arrays` made of others. Raises PolicyError: names or shapes differ."""
     check_state(shapes_of(tensors), {name: value.shape for name, value in arrays.items()}, where)
     for name, value in arrays.items():
         held = torch.from_numpy(value)
@@ -251,11 +215,7 @@ def fill(tensors: Mapping[str, Tensor], arrays: Mapping[str, np.ndarray], where:
 
 
 def check_fixed(released: Mapping[str, Any], fixed: Mapping[str, Any], where: str) -> None:
-    """Refuse a config that asks for what is not built; a missing key is the model's own default.
-
-    Raises:
-        PolicyError: by key.
-    """
+    """Refuse a config that asks for what is not built; a missing key is the model's own default. Raises PolicyError: by key."""
     for key, value in fixed.items():
         if released.get(key, value) != value:
             raise PolicyError(f"{where}: {key} is {released[key]!r}; only {value!r} is built")

@@ -37,11 +37,7 @@ class RecordedClips:
     folder: Path
 
     def clip(self, name: str) -> Clip:
-        """Read a clip.
-
-        Raises:
-            AudioError: it cannot be decoded.
-        """
+        """Read a clip. Raises AudioError: it cannot be decoded."""
         return read_clip(self.folder / name)
 
     def cached_features(self, name: str) -> bytes | None:
@@ -155,21 +151,13 @@ def write_target(path: Path, blocks: Sequence[Block], **more: Any) -> None:
 
 
 def read_target(path: Path) -> tuple[Block, ...]:
-    """Read what `write_target` wrote.
-
-    Raises:
-        DataError: the file is missing or broken.
-    """
+    """Read what `write_target` wrote. Raises DataError: the file is missing or broken."""
     with reading(path, "not an encoded demonstration", "; delete it, and --resume encodes it again"), np.load(path) as held:
         return tuple(_block(held, number) for number in range(int(held["blocks"])))
 
 
 def read_sampled(path: Path) -> tuple[tuple[Block, ...], str]:
-    """Read the tokens beside an answer's clip, and the codec that its codes are of.
-
-    Raises:
-        DataError: the file is broken.
-    """
+    """Read the tokens beside an answer's clip, and the codec that its codes are of. Raises DataError: the file is broken."""
     with reading(path, "not the tokens of an answer", "; delete it, and the sound is encoded"), np.load(path) as held:
         return tuple(_block(held, number) for number in range(int(held["blocks"]))), str(held["code_format"])
 

@@ -22,21 +22,13 @@ LISTS = ("shape", "tokens", "logprobs", "streams", "codes")
 
 
 def list_steps(run_folder: Path) -> list[dict[str, Any]]:
-    """Return a row for each kept step.
-
-    Raises:
-        DataError: the run kept none, or its index is broken.
-    """
+    """Return a row for each kept step. Raises DataError: the run kept none, or its index is broken."""
     index = read_index(run_folder / FOLDER)
     return [step_summary(step, index.get(step, ())) for step in kept(run_folder)]
 
 
 def kept(run_folder: Path) -> dict[int, Path]:
-    """Return the files of a run's kept steps.
-
-    Raises:
-        DataError: there is none.
-    """
+    """Return the files of a run's kept steps. Raises DataError: there is none."""
     steps = steps_kept(run_folder / FOLDER)
     if not steps:
         raise DataError(f"{run_folder / FOLDER}: no rollouts are kept; align.keep_rollouts_every says which steps are")

@@ -85,11 +85,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _start_here(cpus: int) -> None:
-    """Start Ray on this machine; on a loaded machine a start may fail, and another one succeed.
-
-    Raises:
-        ConfigError: no start succeeds.
-    """
+    """Start Ray on this machine, again if a loaded machine lets it fail. Raises ConfigError: no start succeeds."""
     # Without clusters Ray takes 127.0.0.1 for this machine's address, also where it was given, and listens there alone.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -126,11 +122,7 @@ def _start_here(cpus: int) -> None:
 
 
 def session_folder() -> Path:
-    """Make a folder for Ray's session whose path leaves room for sockets; folders of killed processes are removed.
-
-    Raises:
-        ConfigError: no such folder can be made.
-    """
+    """Make Ray's session folder with room for sockets; killed processes' are removed. Raises ConfigError: it cannot."""
     parents = [name for name in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm") if len(name) <= LONGEST_FOLDER]
     for parent in parents:
         try:

@@ -48,11 +48,7 @@ def logged_seconds(spans: Sequence[Span], encoded: int) -> dict[str, float]:
 
 
 def read_phase_times(run: Path) -> PhaseTimes:
-    """Return the times of a run's steps after the first two, without those that evaluated.
-
-    Raises:
-        DataError: a file is missing or wrong, or too few steps are left.
-    """
+    """Return the times of a run's steps after the first two, without evaluation. Raises DataError: a wrong file, or too few."""
     metrics = {row.get("step"): row for row in read_jsonl(run / METRICS)}
     steps = [
         (_spans(run, row), metrics[row["step"]])

@@ -33,10 +33,7 @@ ENCODED_AT_ONCE = 32
 
 @dataclass
 class PromptFiles:
-    """The encoded prompts of queries, in order; `names` of their files are known once the workers have encoded them.
-
-    No `queries`: the files exist already.
-    """
+    """The encoded prompts of queries, in order; `names` of their files follow once encoded. No `queries`: the files exist."""
 
     folder: Path
     clips: ClipStore | None = None
@@ -113,11 +110,7 @@ def write_prompt(path: Path, prompt: Prompt, half: bool) -> None:
 
 
 def read_prompt(path: Path) -> Prompt:
-    """Read what `write_prompt` wrote; the features have the precision that they are kept in.
-
-    Raises:
-        DataError: the file is missing or broken.
-    """
+    """Read what `write_prompt` wrote, in its precision. Raises DataError: the file is missing or broken."""
     with reading(path, "not an encoded prompt", "; delete it, and --resume encodes it again"), np.load(path) as held:
         continuous, features = held["continuous"], None
         if "features" in held:

@@ -53,11 +53,7 @@ class WorkerSampler:
         self._config, self._checkpoint = config, checkpoint
 
     def sample(self, clips: ClipStore, shards: Sequence[AnswerShard]) -> Iterator[AnswerShard]:
-        """Yield each shard once it is written, in order.
-
-        Raises:
-            ConfigError: the cluster does not hold the workers. PolicyError: a worker is gone for good.
-        """
+        """Yield each written shard, in order. Raises ConfigError: no room for the workers. PolicyError: a worker is gone."""
         from paras2s.rollout.worker_group import Call, errors_of_workers, results
 
         if not shards:

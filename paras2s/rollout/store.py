@@ -155,11 +155,7 @@ def steps_kept(folder: Path) -> dict[int, Path]:
 
 
 def write_step(folder: Path, step: int, rollouts: Sequence[Rollout], rewards: Rewards, advantages: Values) -> None:
-    """Write a step's file, then its row of the index; an advantage is None if nothing was learned from the answer.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Write a step's file, then its row of the index; advantage None: nothing was learned. Raises StorageError."""
     values = [[reward.value if isinstance(reward, Reward) else None for reward in row] for row in rewards]
     rows = [
         _row(group, answer, rollout, rewards[group][answer], advantages[group][answer])
@@ -245,11 +241,7 @@ def _trimmed(block: Block, answer: int) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def open_step(path: Path) -> pq.ParquetFile:
-    """Return the file of a step, whose columns are not read yet.
-
-    Raises:
-        DataError: no such file, broken, or of another version.
-    """
+    """Return the file of a step, columns unread. Raises DataError: no such file, broken, or of another version."""
     if not path.is_file():
         raise DataError(f"{path.name}: the answers of this step are not kept")
     with reading(path.name, "cannot be read", "; delete it to have it left out"):
@@ -271,29 +263,17 @@ def _read_columns(path: Path, columns: Sequence[str]) -> pa.Table:
 
 
 def read_answers(path: Path) -> list[KeptAnswer]:
-    """Return the answers of a step, group after group; tokens are not read.
-
-    Raises:
-        DataError: no such file, broken, or of another version.
-    """
+    """Return the answers of a step, group after group, without tokens. Raises DataError: missing, broken, another version."""
     return [KeptAnswer(**{**row, "parts": dict(row["parts"])}) for row in _read_columns(path, LISTED).to_pylist()]
 
 
 def read_tokens(path: Path, group: int, answer: int) -> KeptTokens:
-    """Return the tokens and codes of one answer.
-
-    Raises:
-        DataError: no such file or answer, broken, or of another version.
-    """
+    """Return the tokens and codes of one answer. Raises DataError: no such file or answer, broken, or of another version."""
     return read_all_tokens(path, [(group, answer)])[0]
 
 
 def read_all_tokens(path: Path, keys: Sequence[tuple[int, int]]) -> list[KeptTokens]:
-    """Return the tokens and codes of answers, each by its group and number, in order.
-
-    Raises:
-        DataError: no such file or answer, broken, or of another version.
-    """
+    """Return tokens and codes of answers by group and number, in order. Raises DataError: no such answer, or a broken file."""
     # A filter of Parquet would read the same pages; a step is small.
     table = _read_columns(path, ("group", "answer", "shape", "tokens", "logprobs", "streams", "codes", "codebooks"))
     numbers = list(zip(table.column("group").to_pylist(), table.column("answer").to_pylist(), strict=True))
@@ -316,22 +296,14 @@ def _tokens(row: dict[str, Any], meta: Mapping[bytes, bytes]) -> KeptTokens:
 
 
 def read_codes(path: Path) -> tuple[list[np.ndarray], str]:
-    """Return the codes [T, K] of all answers of a step, in the order of `read_answers`, and the codec that they are of.
-
-    Raises:
-        DataError: no such file, broken, or of another version.
-    """
+    """Return codes [T, K] of a step's answers, ordered as by `read_answers`, and their codec. Raises DataError: broken."""
     table = _read_columns(path, ("codes", "codebooks"))
     codes = [np.array(row["codes"], dtype=np.int64).reshape(-1, max(1, row["codebooks"])) for row in table.to_pylist()]
     return codes, table.schema.metadata[b"code_format"].decode()
 
 
 def read_index(folder: Path) -> dict[int, list[IndexedGroup]]:
-    """Return the groups of every step that is kept, by step; {} where nothing is.
-
-    Raises:
-        DataError: the index is broken.
-    """
+    """Return the groups of every step that is kept, by step; {} where nothing is. Raises DataError: the index is broken."""
     path = folder / INDEX
     if not path.is_file():
         return {}

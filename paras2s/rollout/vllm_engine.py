@@ -33,11 +33,7 @@ Answer = tuple[np.ndarray, np.ndarray, str]
 
 
 def engine_python(config: SamplingConfig) -> Path:
-    """Return the path of vLLM's own interpreter.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the path of vLLM's own interpreter. Raises ConfigError: there is none."""
     beside = REPOSITORY / ".venv-vllm" / "bin" / "python"
     # Not resolved: an environment's interpreter is a link, and is its environment's only under its own name.
     python = (config.engine_python or beside).absolute()
@@ -109,11 +105,7 @@ class VllmEngine:
         ray.get(self._worker.set_weights.remote(self._weights, version))
 
     def generate(self, query_ids: Sequence[str], request: SampleRequest, with_waves: bool = True) -> list[Rollout]:
-        """Sample one rollout a query; an engine that has died is started again, once.
-
-        Raises:
-            PolicyError: top-k, or a temperature of its own for each stream: vLLM has one for all tokens.
-        """
+        """Sample one rollout a query; a dead engine is started again, once. Raises PolicyError: vLLM has no such sampling."""
         prompts, sampling = request.prompts, request.sampling
         if sampling.truncated or sampling.text_temperature != sampling.audio_temperature:
             raise PolicyError(

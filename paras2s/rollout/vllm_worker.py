@@ -89,10 +89,7 @@ class VllmWorker:
         )
 
     def set_weights(self, weights: Mapping[str, np.ndarray], version: int) -> None:
-        """Put these weights in, without a restart. All of them, by their names in the folder's safetensors.
-
-        A tied head is not among those names.
-        """
+        """Put all weights in by their names in the folder's safetensors, without a tied head and without a restart."""
         # vLLM only logs a warning about a weight it was not given, and samples on with the old one.
         given = {name: tuple(value.shape) for name, value in weights.items()}
         if given != self.shapes:

@@ -127,9 +127,7 @@ class RolloutWorker:
         return engine
 
     def encode(self, folder: Path, clips: ClipStore, queries: Sequence[Query]) -> tuple[list[str], int, list[Span]]:
-        """Encode the prompts of these queries that are not in the folder yet; return their files' names, how many were
-        encoded, and spans.
-        """
+        """Encode these queries' prompts that the folder lacks; return file names, the number encoded, and spans."""
         policy = self.engine.policy
         with self._recorder.span("encode"):
             names, encoded = encode_into(folder, policy, self._encoder, clips, queries)

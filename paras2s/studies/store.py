@@ -64,11 +64,7 @@ class Annotator:
 
 
 def check_annotator(name: str) -> None:
-    """Check the name of an annotator.
-
-    Raises:
-        ConfigError: it is no name.
-    """
+    """Check the name of an annotator. Raises ConfigError: it is no name."""
     if not ANNOTATOR.fullmatch(name):
         raise ConfigError(f"annotator {name!r}: use 1 to 40 letters, digits, dots, dashes and underscores")
 
@@ -128,11 +124,7 @@ class StudyStore:
     """A study's folder. Safe with several threads and processes: no state is held between calls but the description."""
 
     def __init__(self, folder: Path) -> None:
-        """Open a study.
-
-        Raises:
-            DataError: no study, a damaged one, or one of a newer version.
-        """
+        """Open a study. Raises DataError: no study, a damaged one, or one of a newer version."""
         self.folder = folder
         self._path = folder / DATABASE
         if not self._path.is_file():
@@ -209,11 +201,7 @@ class StudyStore:
             return [Annotator(*row) for row in db.execute("SELECT name, token, seed FROM annotator ORDER BY rowid")]
 
     def add_annotator(self, name: str) -> Annotator:
-        """Return an annotator with a link of their own that cannot be guessed.
-
-        Raises:
-            ConfigError: no name, or an existing one. StorageError: the disk refused.
-        """
+        """Return an annotator with an unguessable link. Raises ConfigError: no name, or an existing one. StorageError."""
         check_annotator(name)
         with self._writing() as db:
             if _has_annotator(db, name):
@@ -284,11 +272,7 @@ class StudyStore:
             self.study, self._edition = study, _edition(db)
 
     def add_click(self, annotator: str, click: Click) -> Progress:
-        """Store a click, unless its id is known; return the state of the annotator's items after it.
-
-        Raises:
-            ClickRefusedError: the click cannot be taken now. StorageError: the disk refused.
-        """
+        """Store a new click; return the annotator's items after it. Raises ClickRefusedError: not now. StorageError."""
         with self._writing() as db:
             clicks = _clicks(db, annotator)
             if all(click.id != stored.id for stored in clicks):

@@ -91,11 +91,7 @@ class Study(_Record):
 
 
 def as_study(kind: Kind, title: str, seed: int, items: Sequence[Item]) -> Study:
-    """Check the values and return the study.
-
-    Raises:
-        DataError: what is wrong with an item.
-    """
+    """Check the values and return the study. Raises DataError: what is wrong with an item."""
     try:
         return Study(kind=kind, title=title, seed=seed, items=tuple(items))
     except ValidationError as error:
@@ -104,11 +100,7 @@ def as_study(kind: Kind, title: str, seed: int, items: Sequence[Item]) -> Study:
 
 
 def read_items(path: Path) -> tuple[list[Item], Path]:
-    """Return the items of a JSONL file, and the folder that its clips are relative to.
-
-    Raises:
-        DataError: missing, empty or a wrong row; names file:line and key.
-    """
+    """Read the items of a JSONL file, and their clips' folder. Raises DataError: missing or wrong; names file:line and key."""
     items = []
     for number, values in read_rows(path):
         try:

@@ -77,11 +77,7 @@ class Security:
 
 
 def make_app(folders: Sequence[Path]) -> Starlette:
-    """Return the application over these folders.
-
-    Raises:
-        ConfigError: one of the folders is missing.
-    """
+    """Return the application over these folders. Raises ConfigError: one of the folders is missing."""
     return app_of(Studio(open_folders(folders), make_templates()))
 
 

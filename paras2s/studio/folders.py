@@ -42,11 +42,7 @@ class Folders:
     listed: frozenset[str] | None = None
 
     def path(self, address: str, name: str = "") -> Path:
-        """Return the path of a file or folder `name` below the folder at `address`; it need not exist.
-
-        Raises:
-            OutsideError: the address or the name leads out of the given folders, by itself or through a link.
-        """
+        """Return the path of `name` below the folder at `address`, existing or not. Raises OutsideError: it leads outside."""
         number, _, below = address.partition("/")
         if not number.isascii() or not number.isdigit() or len(number) > MAX_DIGITS or int(number) >= len(self.roots):
             raise OutsideError(f"{address!r}: no such folder here")
@@ -63,11 +59,7 @@ class Folders:
         return resolved
 
     def locate(self, path: Path) -> tuple[str, str]:
-        """Return the address of the given folder that holds a file, and the file's path in it; the file need not exist.
-
-        Raises:
-            OutsideError: it is in none of them, by itself or through a link.
-        """
+        """Return the address of a file's given folder, and its path there. Raises OutsideError: it is in none of them."""
         try:
             resolved = path.resolve()
         except (OSError, RuntimeError, ValueError) as error:
@@ -89,11 +81,7 @@ class Folders:
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    """Return the parts of a relative path.
-
-    Raises:
-        OutsideError: it is absolute, goes up, or holds a character that no path has.
-    """
+    """Return the parts of a relative path. Raises OutsideError: it is absolute, goes up, or has a forbidden character."""
     if name.startswith("/") or "\\" in name or "\0" in name or ".." in PurePosixPath(name).parts:
         raise OutsideError(f"{name!r}: not a path inside the folder")
     parts = PurePosixPath(name).parts
@@ -132,11 +120,7 @@ def _find(folder: str, depth: int) -> Iterator[tuple[str, float]]:
 
 
 def open_folders(paths: Sequence[Path]) -> Folders:
-    """Return the given folders, resolved.
-
-    Raises:
-        ConfigError: one of them is missing, or is no folder.
-    """
+    """Return the given folders, resolved. Raises ConfigError: one of them is missing, or is no folder."""
     for path in paths:
         if not path.is_dir():
             raise ConfigError(f"{path}: no such folder; give the folder of a run, or a folder above it")

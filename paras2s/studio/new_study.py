@@ -52,11 +52,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
 
 
 def make_run_study(folders: Folders, posted: _Posted) -> str:
-    """Make a study beside the run that it is of, in the given folder; return its address.
-
-    Raises:
-        ConfigError: no folder for it, or wrong systems. DataError: not benched. StorageError: the disk refused.
-    """
+    """Make a study beside its run; return its address. Raises ConfigError: no folder, or wrong systems. DataError: no bench."""
     number = posted.run.partition("/")[0]
     root, out = folders.path(number), folders.path(number, posted.name)
     if (root / RESOLVED).is_file():

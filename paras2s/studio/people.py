@@ -86,11 +86,7 @@ class Studies:
         return sorted(studies.values(), key=lambda study: study.address)
 
     def open(self, path: Path) -> StudyStore:
-        """Open a study's store.
-
-        Raises:
-            DataError: no study, or an unreadable study.
-        """
+        """Open a study's store. Raises DataError: no study, or an unreadable study."""
         number = _file_number(path / DATABASE)
         with self._lock:
             known = self._stores.get(path)
@@ -116,11 +112,7 @@ class Studies:
         return known[2]
 
     def of_annotator(self, token: str) -> tuple[StudyStore, Annotator]:
-        """Return the study and the annotator of a link.
-
-        Raises:
-            HTTPException: 404, no such link; 503, a study that may hold it cannot be read now.
-        """
+        """Return the study and the annotator of a link. Raises HTTPException: 404 no such link, 503 an unreadable study."""
         known, unreadable = self._of_token.get(token), ""
         for path in itertools.chain([known] if known else [], (study.path for study in self.found())):
             try:

@@ -126,20 +126,12 @@ def noise_of(config: dict[str, Any]) -> float:
 
 
 def rollouts_folder(studio: Studio, request: Request) -> Path:
-    """Return the folder of a run's rollouts.
-
-    Raises:
-        DataError: the run kept none. OutsideError: it is not in the given folders.
-    """
+    """Return the folder of a run's rollouts. Raises DataError: it kept none. OutsideError: it is not in the given folders."""
     return folder_at(studio, request.query_params.get("run", ""))
 
 
 def folder_at(studio: Studio, address: str) -> Path:
-    """Return the folder of the rollouts of the run at an address.
-
-    Raises:
-        DataError: the run kept none. OutsideError: it is not in the given folders.
-    """
+    """Return the folder of the rollouts of a run's address. Raises DataError: it kept none. OutsideError: it is outside."""
     folder = studio.folders.path(address, FOLDER)
     if not folder.is_dir():
         raise DataError("this run kept no rollouts; align.keep_rollouts_every says which steps are kept")
@@ -327,11 +319,7 @@ _DECODING = threading.Lock()
 
 @functools.lru_cache(maxsize=SOUNDS_HELD)
 def decoded(path: Path, changed_ns: int, group: int, answer: int) -> bytes:
-    """Return the sound of an answer as a WAV file, from its codes; held in memory and written nowhere.
-
-    Raises:
-        DataError: no such answer, an empty one, or the codes of a codec that is part of a large model.
-    """
+    """Return the sound of an answer as a WAV file, from its codes. Raises DataError: no answer, or a large model's codec."""
     tokens = read_tokens(path, group, answer)
     if tokens.code_format != Codec2Pairs.version:
         raise DataError(

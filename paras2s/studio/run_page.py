@@ -47,11 +47,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
 
 
 def show(studio: Studio, template: str, request: Request) -> Response:
-    """Answer with a page of a run; what cannot be read is named on it.
-
-    Raises:
-        DataError: a report of a run that was not benched.
-    """
+    """Answer with a page of a run; it names what cannot be read. Raises DataError: a report of a run that was not benched."""
     address = request.query_params.get("run", "")
     files, benched = RunFiles(studio.folders, address), read_bench(studio.folders.path(address))
     if request.url.path == REPORT_PATH and not benched.rows:

@@ -128,11 +128,7 @@ class RunFiles:
 
 @functools.lru_cache(maxsize=4096)
 def read_config(path: Path, changed_ns: int) -> dict[str, Any]:
-    """Return the values of a resolved config; `changed_ns` makes the cache forget a file that was changed.
-
-    Raises:
-        DataError: it cannot be read, or holds no settings.
-    """
+    """Return a resolved config's values; `changed_ns` renews the cache. Raises DataError: unreadable, or not settings."""
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     with reading(RESOLVED):
         values = yaml.load(path.read_text(encoding="utf-8"), loader)
@@ -161,11 +157,7 @@ def last_row(path: Path) -> dict[str, Any] | None:
 
 
 def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
-    """Return a run's state at the time `now_s` (seconds since 1970).
-
-    Raises:
-        OutsideError: the address is not in the given folders.
-    """
+    """Return a run's state at `now_s` (seconds since 1970). Raises OutsideError: the address is not in the given folders."""
     folder = folders.path(address)
     files = RunFiles(folders, address)
     config, origin = files.config(), files.json(ORIGIN) or {}

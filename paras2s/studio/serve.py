@@ -12,11 +12,7 @@ from paras2s.utils.loopback import LOOPBACK, LoopbackServer
 
 
 def serve(app: Starlette, port: int, open_browser: bool, say: Callable[[str], object], page: str = "") -> None:
-    """Serve an application until Ctrl-C; `say` gets the address of `page` once a request would be answered.
-
-    Raises:
-        ConfigError: the port is taken.
-    """
+    """Serve an application until Ctrl-C; `say` gets the address of `page` once it answers. Raises ConfigError: a taken port."""
     server = LoopbackServer(port)
     address = f"http://{LOOPBACK}:{server.port}/{page}"
 

@@ -122,11 +122,7 @@ def kind_of(path: str) -> str | None:
 
 
 def read_rows(path: Path) -> tuple[dict[str, Any], ...]:
-    """Return the rows of a file of verdicts.
-
-    Raises:
-        DataError: it is missing, broken, or larger than can be shown.
-    """
+    """Return the rows of a file of verdicts. Raises DataError: it is missing, broken, or larger than can be shown."""
     try:
         stat = path.stat()
     except OSError as error:

@@ -26,10 +26,7 @@ LOCAL = ("rubric", "independent", "reward model")
 
 @dataclass(frozen=True)
 class Sound:
-    """A clip by the address of a given folder and its path in it, or the problem that is shown instead.
-
-    `fields` are the kept blueprint's, in the form of `/api/measured`; None if none is kept.
-    """
+    """A clip by given folder and path, or the problem shown instead; `fields` are its kept blueprint as of `/api/measured`."""
 
     title: str
     run: str = ""

@@ -34,11 +34,7 @@ POLICIES = (BEFORE, AFTER)
 
 
 def measure(path: Path) -> dict[str, Any]:
-    """Return the quickly measured fields of a clip's blueprint: value, unit and confidence, or why there is none.
-
-    Raises:
-        AudioError: the clip cannot be read.
-    """
+    """Return a clip's quickly measured fields: value, unit, confidence, or why none. Raises AudioError: it is unreadable."""
     return dict(_measure(path, path.stat().st_mtime_ns))
 
 

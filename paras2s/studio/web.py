@@ -34,10 +34,7 @@ TEMPLATES, STATIC = HERE / "templates", HERE / "static"
 
 @dataclass(frozen=True)
 class Export:
-    """A static copy of the studio: when it is made, in words, and which of the kept steps of a run it shows.
-
-    `contrasts` is the most that it shows of a bench's contrasts; None: all.
-    """
+    """A static copy of the studio: when it is made, its steps of a run, and the most of a bench's `contrasts` (None: all)."""
 
     made: str
     choose_steps: Callable[[Sequence[int]], list[int]]
@@ -46,10 +43,7 @@ class Export:
 
 @dataclass(frozen=True)
 class Needed:
-    """The address of data (`/api/...`), a sound or a page that an export has beside what its pages name as links.
-
-    `drawn` sounds are those whose samples a page draws.
-    """
+    """The address of data, a sound or a page that an export needs beside links; of `drawn` sounds a page draws the samples."""
 
     address: str
     drawn: bool = False
@@ -58,10 +52,7 @@ class Needed:
 
 @dataclass(frozen=True)
 class Studio:
-    """The folders that are shown, and the templates. Made by `make_app`; read by every module of pages.
-
-    `export` is None if a server shows them. `talks`: there is a page on which checkpoints answer.
-    """
+    """The folders shown, and the templates. `export` is None if a server shows them; `talks`: checkpoints answer on a page."""
 
     folders: Folders
     templates: Environment
@@ -101,11 +92,7 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 async def posted_bytes(request: Request, most: int) -> bytes:
-    """Return the body of a request.
-
-    Raises:
-        HTTPException: 413, more than `most` bytes.
-    """
+    """Return the body of a request. Raises HTTPException: 413, more than `most` bytes."""
     data = bytearray()
     async for part in request.stream():
         data += part
@@ -115,11 +102,7 @@ async def posted_bytes(request: Request, most: int) -> bytes:
 
 
 async def posted_record(request: Request, kind: type[BaseModel]) -> Any:
-    """Return the JSON of a request as a record.
-
-    Raises:
-        HTTPException: 400 or 413.
-    """
+    """Return the JSON of a request as a record. Raises HTTPException: 400 or 413."""
     data = await posted_bytes(request, MAX_RECORD_BYTES)
     try:
         return kind.model_validate_json(data)
@@ -129,11 +112,7 @@ async def posted_record(request: Request, kind: type[BaseModel]) -> Any:
 
 
 def integer_of(request: Request, name: str, default: int | None = None) -> int:
-    """Return a whole number of at least 0 from the query string.
-
-    Raises:
-        DataError: missing without a default, or no such number.
-    """
+    """Return a whole number of at least 0 from the query string. Raises DataError: missing without a default, or wrong."""
     text = request.query_params.get(name)
     if text is None and default is not None:
         return default

@@ -56,10 +56,7 @@ def batch_of_step(config: AnchorConfig | None, examples: Examples, seed: int, st
 
 
 def next_rl_share(config: AdaptiveConfig, rewards: Sequence[Sequence[Reward | Unscored]], before: float | None) -> float:
-    """Return the share of the policy gradient in an update with rewards [B, G]; `before`: that of the last update, if any.
-
-    Unscored answers do not count, nor do groups of them alone.
-    """
+    """Return the policy gradient's share in an update with rewards [B, G], after `before`; unscored answers do not count."""
     shares = []
     for group in rewards:
         values = [reward.value for reward in group if isinstance(reward, Reward)]

@@ -54,11 +54,7 @@ class AveragedTeacher:
         write_bytes(folder / FILE, save({name: value.cpu().contiguous() for name, value in self.weights.items()}))
 
     def restore(self, folder: Path) -> None:
-        """Continue from a checkpoint.
-
-        Raises:
-            PolicyError: the file is missing, broken, or of another policy.
-        """
+        """Continue from a checkpoint. Raises PolicyError: the file is missing, broken, or of another policy."""
         from safetensors.torch import load_file
 
         path = folder / FILE

@@ -56,10 +56,7 @@ def add_gradients(
 
 
 def side_by_side(passes: Sequence[Callable[[], Result]], at_once: int) -> list[Result]:
-    """Return the results of the passes; `at_once` run at a time, in threads of their own.
-
-    Modes of torch belong to a thread: a pass without a gradient must say so itself.
-    """
+    """Return the results of the passes, `at_once` in threads of their own; torch's modes belong to a thread."""
     if at_once == 1:
         return [compute() for compute in passes]
     return list(_pool(at_once).map(lambda compute: compute(), passes))

@@ -81,11 +81,7 @@ class PreferenceLearner(Learner):
         return self.config.preferences
 
     def learn(self, batch: PreferenceBatch, anchored: Sequence[Example] = ()) -> Metrics:
-        """Make one update on recorded answers; return its metrics. Every rank gets all answers.
-
-        Raises:
-            PolicyError: loss or gradient is not finite; nothing was changed.
-        """
+        """Make one update on recorded answers, all to every rank; return its metrics. Raises PolicyError: not finite."""
         self.sampling = Sampling()
         unit, count = 2 if batch.pairs else 1, len(batch.examples)
         own, size = self.devices.share(range(0, count, unit)), self.config.optimizer.micro_batch_size

@@ -41,10 +41,7 @@ class TrialExample:
 
 
 def pick_examples(trials: Sequence[Trial], verdicts: Mapping[Comparison, Verdict], alone: bool) -> tuple[TrialExample, ...]:
-    """Return a few trials of different clusters, first those that an unbiased judge would have decided otherwise.
-
-    A judge that hears each answer `alone` was not asked in the other order.
-    """
+    """Return a few trials of different clusters, first those that an unbiased judge would have decided otherwise."""
     counted = [(trial, group, label) for trial in trials for group, label in [_count(trial, verdicts)] if label is not None]
     # Sorting keeps the order of equals.
     chosen: dict[str, tuple[Trial, tuple[str, ...], str]] = {}

@@ -23,11 +23,7 @@ from paras2s.types import Unscored, Verdict
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """The options of `probe`. `source` is a manifest or a run's folder; `only` are names of probes.
-
-    Raises:
-        ConfigError: there is no such probe.
-    """
+    """The options of `probe`: `source` is a manifest or a run. Raises ConfigError: `only` names no probe."""
 
     source: Path
     judges: tuple[str, ...]
@@ -63,11 +59,7 @@ class Probed:
 
 
 def open_probed(name: str, options: ProbeOptions, calls: bool = True) -> list[Probed]:
-    """Open the judges of a name: one, or one for each task of an audio judge. Each judges one order of a pair at a time.
-
-    Raises:
-        ConfigError: no such judge, or it lacks a run or a tone classifier.
-    """
+    """Open the judges of a name, one for each task of an audio judge. Raises ConfigError: no such judge, or it lacks a run."""
     from paras2s.data_gen.clip_encoder import RunClipEncoder
 
     run = options.run_dir

@@ -140,10 +140,7 @@ class ProbeResult:
 
 
 def place_of(given: PairLabel | None, exchanged: PairLabel | None) -> str | None:
-    """Return the effect of position from the labels of both orders, as given: stable, first, second, or other.
-
-    Other: a tie in one order alone.
-    """
+    """Return the effect of position from both orders' labels: stable, first, second, or other (a tie in one order alone)."""
     if given is None or exchanged is None:
         return None
     if given == swapped(exchanged):
@@ -273,10 +270,7 @@ def mean_change(
 def gap_correlation(
     gaps: Sequence[float], stable: Sequence[bool], clusters: Sequence[str], seed: int = 0, resamples: int = RESAMPLES
 ) -> Correlation:
-    """Return Spearman's correlation of the gap between two mean opinions with whether both orders agree, over pairs.
-
-    Its p-value is of clusters: see `p_of_ranks`.
-    """
+    """Return Spearman's correlation, over pairs, of the gap in mean opinion with agreement of the orders (`p_of_ranks`)."""
     for what, values in (("gaps", set(gaps)), ("verdicts' stabilities", set(stable))):
         if len(values) < 2:
             return Correlation(why_none=f"the {what} are all the same")

@@ -95,11 +95,7 @@ class ProbePair:
 
 
 def load_probe_pairs(path: Path) -> list[ProbePair]:
-    """Return the pairs of a manifest, CSV or JSONL, in its order.
-
-    Raises:
-        DataError: missing, empty, a missing, unknown or wrong value, or an id that occurs twice; names file:line and key.
-    """
+    """Return the pairs of a manifest, CSV or JSONL, in its order. Raises DataError: names file:line and key."""
     rows: dict[str, ProbePair] = {}
     for number, values in _rows(path):
         try:
@@ -175,10 +171,7 @@ def amplify(clip: Clip, gain_db: float) -> Clip:
 
 
 def louder_and_quieter(clip: Clip, gain_db: float) -> tuple[Clip, Clip]:
-    """Return the clip and a version a relative `gain_db` away from it, the louder first.
-
-    Where more gain would clip, the original is turned down instead and is the quieter one.
-    """
+    """Return the clip and a version a relative `gain_db` away, the louder first; the original is turned down, never clipped."""
     if gain_db > 0 and not clips_at(clip, gain_db):
         return amplify(clip, gain_db), clip
     return clip, amplify(clip, -abs(gain_db))

@@ -84,22 +84,14 @@ class RecordedRow(BaseModel):
 
 
 def holds_recorded(path: Path) -> bool:
-    """Return whether the head of a CSV names a judge and a verdict, as a file of verdicts does and one of pairs does not.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Return whether the head of a CSV names a judge and a verdict, as no file of pairs does. Raises DataError: unreadable."""
     if path.suffix.lower() != ".csv" or not path.is_file():
         return False
     return {"judge", "given"} <= {name.strip() for name in next(csv.reader(io.StringIO(read_text(path))), [])}
 
 
 def load_recorded(path: Path) -> dict[tuple[str, str], list[RecordedRow]]:
-    """Return the rows of a file by judge and task, in its order.
-
-    Raises:
-        DataError: empty, an unknown column, a wrong value, or a pair that occurs twice; names file:line and key.
-    """
+    """Return the rows of a file by judge and task, in its order. Raises DataError: names file:line and key."""
     verdicts: dict[tuple[str, str], dict[str, RecordedRow]] = {}
     for number, values in _rows(path):
         try:

@@ -84,11 +84,7 @@ class ProbeReport:
 
 
 def write_probes(folder: Path, report: ProbeReport) -> None:
-    """Write probe.json and probe.html.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Write probe.json and probe.html. Raises StorageError: the disk refused."""
     write_json(folder / "probe.json", report.as_json())
     page = page_template(Path(__file__).with_name("report.html.j2")).render(
         report=report,

@@ -63,11 +63,7 @@ NOT_REACHED = "not asked: the budget ended before it"
 
 
 def source_pairs(options: ProbeOptions) -> tuple[list[ProbePair], int]:
-    """Return the pairs to probe, and the number they were drawn from.
-
-    Raises:
-        DataError: the source holds none. ConfigError: there is no such source.
-    """
+    """Return the pairs to probe, and the number they were drawn from. Raises ConfigError: no such source. DataError: empty."""
     if not options.source.exists():
         raise ConfigError(f"{options.source}: no such manifest or run")
     if options.source.is_dir():
@@ -78,11 +74,7 @@ def source_pairs(options: ProbeOptions) -> tuple[list[ProbePair], int]:
 
 
 def run_pairs(run_dir: Path, seed: int) -> list[ProbePair]:
-    """Return every two different answers to a held-out question of a run, the order of each pair by lot.
-
-    Raises:
-        DataError: the run has no benched answers.
-    """
+    """Return every two different answers to a held-out question of a run, in random order. Raises DataError: there are none."""
     rows = [row for path in sorted((run_dir / "bench").glob("*.jsonl")) for row in load_rows(path)]
     by_query: dict[str, dict[str, AnswerRow]] = {}
     for row in rows:
@@ -126,11 +118,7 @@ class Revoicer:
         self._last: tuple[str, Voice] | None = None
 
     def __call__(self, clip: Clip, voice: str) -> Clip:
-        """Return the clip at 16 kHz in another voice; one seed for each clip, so that all its voices share pace and level.
-
-        Raises:
-            AudioError: nothing that sounds came out.
-        """
+        """Return the clip at 16 kHz in another voice; its voices share pace and level. Raises AudioError: nothing sounds."""
         at_rate = clip.at(16_000)
         name = at_rate.digest
         if self._last is None or self._last[0] != name:
@@ -144,10 +132,7 @@ class Revoicer:
 
 @dataclass(frozen=True)
 class Plan:
-    """The pairs of a run of probes, their distinct clips, and how many words the answers of tied pairs have.
-
-    `wordless` says why a tied pair's words could not be counted, by pair.
-    """
+    """The pairs of a run of probes, their distinct clips, and the word counts of tied pairs (`wordless`: why one has none)."""
 
     pairs: Sequence[ProbePair]
     clips: Sequence[OneClip]
@@ -244,10 +229,7 @@ def run_comparisons(
     on_progress: Progress,
     save: Callable[[Mapping[Comparison, Judged]], None] = lambda judged: None,
 ) -> tuple[dict[Comparison, Judged], BudgetError | None]:
-    """Return every comparison's outcome, and the error if the budget ended before the comparisons did: the rest is unscored.
-
-    `save` is given what every chunk found, as it ends.
-    """
+    """Return every comparison's outcome, and the error if the budget ended: the rest is unscored. `save` gets every chunk."""
     judge = probed.judge
     judged: dict[Comparison, Judged] = {}
 
@@ -292,10 +274,7 @@ def _judged(preferred: Preferred, scores: tuple[float, float] | None) -> Judged:
 
 
 def _prompts(probed: Probed, pairs: Sequence[Pair]) -> Sequence[tuple[str, ...] | None]:
-    """Return the prompts of every pair, those of its two sides where each is scored alone; () of a judge that makes no calls.
-
-    None of a UniSRM, which is prompted in this process.
-    """
+    """Return the prompts of every pair: () of a judge without calls, None of a UniSRM, which is prompted in this process."""
     if isinstance(probed.judge, UniSRMJudge) and probed.requests is None:
         return [None] * len(pairs)
     if probed.requests is None:
@@ -324,10 +303,7 @@ def probe_judge(
     save: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
     out: Path = Path(),
 ) -> tuple[JudgeProbes, list[dict[str, Any]], BudgetError | None]:
-    """Return all probes of one judge, a row for every comparison, and the error if the budget ended before they did.
-
-    Rows name clips from the folder `out`. `save` is given the rows of every chunk, as it ends.
-    """
+    """Return a judge's probes, a row a comparison with clips relative to `out`, and the error if the budget ended first."""
     planned = {name: plan_trials(name, plan, probed) for name in plan.only}
     comparisons = _comparisons(planned.values(), probed.judge.scores_alone)
     spent = _Spending(probed)

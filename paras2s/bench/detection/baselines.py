@@ -143,11 +143,7 @@ class RateBaseline(Judge):
 
 
 def count_phonemes(text: str, voice: str) -> int:
-    """Return the number of phonemes of a text as espeak-ng speaks it; it runs as a program, for its licence is GPL-3.0.
-
-    Raises:
-        AssetError: the program is not here, or failed.
-    """
+    """Return the number of phonemes by espeak-ng, run as a program for its licence (GPL-3.0). Raises AssetError: it failed."""
     program = shutil.which(ESPEAK)
     if program is None:
         raise AssetError(f"{ESPEAK} is not installed (Debian: {ESPEAK}); or count syllables: --baseline syllables")
@@ -235,11 +231,7 @@ def same_speaker(first: np.ndarray, second: np.ndarray, threshold: float) -> tup
 
 
 def embed_speaker(model: str, clip: Clip) -> np.ndarray:
-    """Return a clip's embedding [D] by a speaker-verification model, a folder's or a hub's.
-
-    Raises:
-        ConfigError: there is no such model here. AudioError: the clip is too short for it.
-    """
+    """Return a clip's speaker embedding [D]. Raises ConfigError: no such model. AudioError: the clip is too short for it."""
     import torch
 
     features, network = _speaker_model(model)
@@ -308,11 +300,7 @@ BASELINES: Mapping[str, Offer] = {
 
 
 def open_baseline(name: str, suite: DetectSuite, options: Mapping[str, Any]) -> Judge:
-    """Return a baseline for a suite.
-
-    Raises:
-        ConfigError: there is none of that name, it is for other suites, or an option is wrong.
-    """
+    """Return a baseline for a suite. Raises ConfigError: an unknown name, another suite's, or a wrong option."""
     if name not in BASELINES:
         raise ConfigError(f"--baseline {name}: there are {', '.join(BASELINES)}")
     offer = BASELINES[name]

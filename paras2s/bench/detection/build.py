@@ -45,11 +45,7 @@ def rate_pairs(root: Path, count: int, seed: int, count_sounds: Callable[[str], 
 
 
 def speaker_pairs(root: Path, count: int, seed: int) -> list[DetectPair]:
-    """At most `count` pairs, of one speaker and of two by turns.
-
-    Raises:
-        DataError: the corpus is not as expected, or too small for a pair of each kind.
-    """
+    """Return at most `count` pairs, of one speaker and of two by turns. Raises DataError: the corpus is wrong, or too small."""
     dice = random.Random(seed)
     corpus = {name: dice.sample(said, len(said)) for name, said in read_corpus(root).items()}
     pairs: list[DetectPair] = []

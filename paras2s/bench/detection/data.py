@@ -243,11 +243,7 @@ def load_pairs(path: Path, suite: DetectSuite, seed: int | None = None) -> Loade
 
 
 def read_table(path: Path) -> tuple[list[str], Iterator[tuple[str, dict[str, Any]]]]:
-    """Return the columns and rows of a CSV, or of a TSV by that suffix; each row with its file:line.
-
-    Raises:
-        DataError: it cannot be read, is empty, or a row is longer or shorter than the head.
-    """
+    """Return the columns and rows of a CSV or TSV; each row with its file:line. Raises DataError: it is not such a file."""
     reader = csv.DictReader(io.StringIO(read_text(path)), delimiter="\t" if path.suffix.lower() == ".tsv" else ",")
     columns = list(reader.fieldnames or [])
     if not columns:
@@ -269,11 +265,7 @@ def _rows(path: Path, reader: csv.DictReader[str]) -> Iterator[tuple[str, dict[s
 
 
 def read_pair(where: str, row: Any, suite: DetectSuite) -> DetectPair:
-    """Return one row of a file of pairs.
-
-    Raises:
-        DataError: an unknown key or label, a wrong value, or a label that its own ratings or speakers contradict.
-    """
+    """Return a row of a file of pairs. Raises DataError: a wrong key, label or value, or a label against its own ratings."""
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected an object")
     if strange := sorted(set(map(str, row)) - FIELD_OF.keys() - PASSED_OVER):
@@ -295,11 +287,7 @@ def read_pair(where: str, row: Any, suite: DetectSuite) -> DetectPair:
 
 
 def read_label(where: str, label_text: Any, suite: DetectSuite, key: str = "label") -> TruthLabel:
-    """Return a label as it is written in one release or another: 1 or 2, true or false.
-
-    Raises:
-        DataError: the suite knows no such label.
-    """
+    """Return a label as written in any release: 1 or 2, true or false. Raises DataError: the suite knows no such label."""
     written = str(label_text).strip().lower()
     for label in suite.labels:
         if written == label or written == {"same": "true", "different": "false"}.get(label):
@@ -403,11 +391,7 @@ def _labelled(first: RatedClip, second: RatedClip) -> DetectPair:
 
 
 def read_pair_audio(pair: DetectPair, root: Path) -> Pair | Unscored:
-    """Return the pair's clips; Unscored with a reason where one is missing or cannot be read.
-
-    Raises:
-        DataError: a path leaves the root.
-    """
+    """Return the pair's clips; Unscored where one is missing or unreadable. Raises DataError: a path leaves the root."""
     try:
         first, second = (_read(root, name) for name in (pair.audio1_path, pair.audio2_path))
     except AudioError as error:
@@ -482,11 +466,7 @@ def row_of_scores(pair: DetectPair, first: Verdict | Unscored, second: Verdict |
 
 
 def load_rows(path: Path, suite: DetectSuite) -> dict[str, DetectRow]:
-    """Return recorded verdicts by the pair's id: our JSONL, or a CSV of the authors' results.
-
-    Raises:
-        DataError: no such file, no verdict in it, or as `rows_so_far`.
-    """
+    """Return recorded verdicts by the pair's id: our JSONL, or a CSV of the authors' results. Raises DataError: it has none."""
     rows = _read_rows(path, suite)
     if not rows:
         raise DataError(f"{path}: holds no verdicts")
@@ -542,11 +522,7 @@ def _authors_rows(path: Path, suite: DetectSuite) -> Iterator[tuple[str, DetectR
 
 
 def matched(pairs: Sequence[DetectPair], rows: Mapping[str, DetectRow], name: str) -> list[DetectRow | None]:
-    """Return each pair's verdict, or None.
-
-    Raises:
-        DataError: they are about other pairs, or hold another label of people for one of them.
-    """
+    """Return each pair's verdict, or None. Raises DataError: they are about other pairs, or hold another label of people."""
     verdicts = [rows.get(pair.id) for pair in pairs]
     if not any(verdicts):
         exchanged = sum(pair.exchanged_id in rows for pair in pairs)

@@ -69,11 +69,7 @@ class GridConfig(BaseModel):
 
 
 def load_grid(path: Path) -> GridConfig:
-    """Return the grid of a YAML; paths are relative to it.
-
-    Raises:
-        ConfigError: missing, not such a file, or an unknown suite; names the key.
-    """
+    """Return the grid of a YAML; paths are relative to it. Raises ConfigError: missing, or wrong; names the key."""
     try:
         grid = GridConfig.model_validate(read_yaml(path, "cannot be read"))
     except ValidationError as error:
@@ -181,11 +177,7 @@ def average(row: Mapping[str, Cell]) -> float | None:
 
 
 def estimate_grid(path: Path, console: Console, quiet: bool) -> dict[str, PairsEstimate]:
-    """Return by setup what its cells can cost; no call is made.
-
-    Raises:
-        ConfigError: a grid that is not as expected, or none of whose setups asks a judge.
-    """
+    """Return by setup what its cells can cost, without a call. Raises ConfigError: a wrong grid, or no setup asks a judge."""
     grid = load_grid(path)
     estimates = {}
     for setup_name, setup in grid.setups.items():

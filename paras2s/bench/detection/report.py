@@ -97,11 +97,7 @@ def stars(p_value: float, difference: float | None) -> str:
 
 
 def detection_report(suite: DetectSuite, loaded: Loaded, judges: Mapping[str, Mapping[str, DetectRow]]) -> Report:
-    """Return every judge's figures on the suite's pairs; the first judge is the baseline of the others.
-
-    Raises:
-        DataError: a judge's verdicts are about other pairs, or know other labels of them.
-    """
+    """Return every judge's figures; the first judge is the others' baseline. Raises DataError: verdicts on other pairs."""
     # The bootstrap draws pairs by their place: a shuffled file must give the same interval.
     pairs = sorted(loaded.pairs, key=lambda pair: pair.id)
     rows = {name: matched(pairs, verdicts, name) for name, verdicts in judges.items()}

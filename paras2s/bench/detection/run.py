@@ -70,11 +70,7 @@ class DetectionOptions:
         return self.judge is not None or self.baseline is not None or not self.verdicts
 
     def check(self, estimate: bool) -> None:
-        """Refuse options that contradict each other.
-
-        Raises:
-            ConfigError: names them.
-        """
+        """Refuse options that contradict each other. Raises ConfigError: names them."""
         if self.judge is not None and self.baseline is not None:
             raise ConfigError("--judge and --baseline: give one of them; the verdicts of the other can be given by --verdicts")
         if not self.judges_now and (self.pointwise or estimate or self.out is not None or self.overrides):
@@ -85,11 +81,7 @@ class DetectionOptions:
             raise ConfigError("--verdicts: a file occurs twice")
 
     def audio_root(self) -> Path:
-        """Return the folder of the clips.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """Return the folder of the clips. Raises ConfigError: there is none."""
         if self.audio is None or not self.audio.is_dir():
             raise ConfigError("--audio: give the folder that holds the clips, or recorded --verdicts")
         return self.audio
@@ -97,10 +89,7 @@ class DetectionOptions:
 
 @dataclass(frozen=True)
 class DetectionResult:
-    """The report, a line on what judging took ("" where nothing was judged), and the error if a budget ended it.
-
-    `unscored` counts the pairs that were to be judged now and have no verdict.
-    """
+    """The report, a line on judging ("" if nothing was judged), the error of a budget that ended, and the unscored pairs."""
 
     report: dict[str, Any]
     note: str
@@ -126,11 +115,7 @@ def run_detection(options: DetectionOptions, console: Console, quiet: bool) -> D
 
 
 def estimate_detection(options: DetectionOptions, console: Console, quiet: bool) -> PairsEstimate:
-    """Return the cost of judging a suite, without a call.
-
-    Raises:
-        ConfigError: options that contradict each other, or a baseline, which makes no calls.
-    """
+    """Return the cost of judging a suite, without a call. Raises ConfigError: contradictory options, or a baseline."""
     options.check(estimate=True)
     suite, loaded = _load(options)
     judge = _open(options, suite, calls=False)
@@ -281,11 +266,7 @@ def _refused(requests: Sequence[Any], clips: int) -> int:
 
 
 def require_same_pairs(path: Path, suite: DetectSuite, judge: Judge, pairs: Sequence[DetectPair]) -> None:
-    """Refuse to replace another judge's verdicts, or verdicts on pairs that are not judged now.
-
-    Raises:
-        StorageError: the file is of another judge or prompt, or of other pairs.
-    """
+    """Refuse to replace other verdicts. Raises StorageError: the file is of another judge or prompt, or of other pairs."""
     rows = [row for row in rows_so_far(path, suite).values() if row.label]
     prompt_hash = judge.prompt.hash if isinstance(judge, AudioJudge) else ""
     existing = [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in rows]

@@ -101,11 +101,7 @@ class JudgeAudit:
     """Asks one judge about the answers of a folder, `limit` queries at most."""
 
     def __init__(self, judge: Judge, folder: Path, limit: int | None) -> None:
-        """Choose the answers.
-
-        Raises:
-            DataError: the folder has none.
-        """
+        """Choose the answers. Raises DataError: the folder has none."""
         self.judge, self._answers = judge, AnswerJudge(judge)
         self.source, self.root, rows = load_answers(folder)
         chosen = {row.query_id for row in take_evenly(rows[TOPLINE], limit)}
@@ -158,11 +154,7 @@ class JudgeAudit:
         return client.estimate([*scored, *self.judge.requests(self._pairs())])
 
     def run(self, on_progress: Progress) -> tuple[Audit, Judged]:
-        """Judge all answers and return the audit with the rows before and now.
-
-        Raises:
-            BudgetError: the budget ended; replies are cached.
-        """
+        """Judge all answers; return the audit with the rows before and now. Raises BudgetError: replies are cached."""
         judged = judge_again(self.given, self.root, self._answers, on_progress)
         both = list(zip(self.given, judged, strict=True))
         known = [(before.score, now.score, now.contrast_id) for before, now in both if before.score and now.score]

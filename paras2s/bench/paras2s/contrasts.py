@@ -209,10 +209,7 @@ def bench_by_judge(
 
 
 def describe_bench(run: Run, benched: BenchedRun) -> None:
-    """Print whether reinforcement helped, and a short table of the run's systems with a legend.
-
-    A verbose run also prints every system, the parts of the scores, and how far the judges agree.
-    """
+    """Print whether reinforcement helped, a table of the run's systems, and if verbose the parts and the judges' agreement."""
     for line in audit_warnings(run.folder):
         run.say(line)
     if (gain := benched.gain) is not None:

@@ -83,11 +83,7 @@ class AnswerJudge:
         self.name = judge.label
 
     def judge_all(self, answers: Sequence[Answer], on_progress: Progress) -> list[JudgedAnswer]:
-        """Judge answers, in order; a missing answer has its reason.
-
-        Raises:
-            BudgetError: the budget ended; replies so far stay in the cache.
-        """
+        """Judge answers, in order; a missing answer has its reason. Raises BudgetError: replies so far stay in the cache."""
         # Judges on this machine share out a table over the cores, and report their own progress.
         size = CHUNK_ANSWERS if self._judge.client is not None else max(1, len(answers))
         judged: list[JudgedAnswer] = []
@@ -112,22 +108,14 @@ class AnswerJudge:
 
 
 def open_answer_judge(name: str, overrides: dict[str, Any], tone: ToneClassifier | Path | None, cache_dir: Path) -> AnswerJudge:
-    """Open a judge of single answers by name.
-
-    Raises:
-        ConfigError: an unknown judge, a judge that needs a voice, pairs or a run; overrides of a judge without config.
-    """
+    """Open a judge of single answers by name. Raises ConfigError: no such judge, or it needs a voice, pairs or a run."""
     return AnswerJudge(open_named_judge(find_judge(name), overrides, tone, cache_dir, True))
 
 
 def open_named_judge(
     named: NamedJudge, overrides: dict[str, Any], tone: ToneClassifier | Path | None, cache_dir: Path, calls: bool
 ) -> Judge:
-    """Open the same judge; without `calls` its cost alone can be estimated.
-
-    Raises:
-        ConfigError: as `open_answer_judge`.
-    """
+    """Open the same judge; without `calls` its cost alone can be estimated. Raises ConfigError: as `open_answer_judge`."""
     if named.kind not in ("llm", "contrast", "rubric", "independent") and not named.is_own:
         raise ConfigError(
             f"--judge: {named.name} gives no transcript of an answer; choose an LLM or contrast judge, rubric or independent"

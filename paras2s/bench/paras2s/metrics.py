@@ -119,10 +119,7 @@ def spoken_kinds(rows: Sequence[AnswerRow | KindRow], rubric: RubricJudge) -> Sp
 
 
 def automatic_scores(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[AnswerKey, float | Unscored]:
-    """Return a score for each answer, to be set against people's ratings.
-
-    An answer's id is its query's, with the answer's number where a query has several.
-    """
+    """Return a score for each answer, to be set against people's ratings; an id is the query's, with the answer's number."""
     scores: dict[AnswerKey, float | Unscored] = {}
     for name, rows in systems.items():
         several = any(row.answer_index for row in rows)

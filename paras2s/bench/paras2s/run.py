@@ -179,11 +179,7 @@ def bench_systems(options: BenchOptions, judge: AnswerJudge, console: Console, q
 
 
 def claim_table(options: BenchOptions, manifest: Manifest, queries: Sequence[Query], judge: AnswerJudge) -> None:
-    """Refuse a folder whose rows are of other questions or of another judge: they would be in one table.
-
-    Raises:
-        ConfigError: names what differs.
-    """
+    """Refuse a folder whose rows are of other questions or of another judge. Raises ConfigError: names what differs."""
     if not queries:
         raise ConfigError(f"{manifest.folder}: no queries of role {options.role}")
     names = key_of([options.role, [query.id for query in queries]])

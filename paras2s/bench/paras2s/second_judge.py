@@ -59,10 +59,7 @@ def _response(row: AnswerRow, root: Path) -> Response:
 
 
 def agreement(first: Sequence[AnswerRow], second: Sequence[AnswerRow]) -> dict[str, Any]:
-    """Compare the scores of two judges for the same answers; `n` are scored by both.
-
-    `exact` and `within_one` are shares; `pearson` is None if a side is constant.
-    """
+    """Compare two judges' scores of the same `n` answers by shares and Pearson's correlation, None if a side is constant."""
     pairs = [(own.score, two.score) for own, two in zip(first, second, strict=True) if own.score and two.score]
     scores: np.ndarray = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     apart = np.abs(scores[:, 0] - scores[:, 1])

@@ -44,11 +44,7 @@ class SeedInterval(Interval):
 
 
 def with_intervals(seeds: Sequence[Nested], figures: Callable[[Sequence[Stacked]], Sequence[float]]) -> list[SeedInterval]:
-    """Return the figures of all questions, each with the 2.5th and the 97.5th percentile over the resamples.
-
-    Raises:
-        ValueError: there is no seed, or one of them has a category without a question.
-    """
+    """Return the figures of all questions with 95 % percentile intervals. Raises ValueError: a category without a question."""
     if not seeds or not all(seed and all(seed) for seed in seeds):
         raise ValueError("a seed has no questions that are scored")
     rng = np.random.default_rng(0)
@@ -135,11 +131,7 @@ class Gain:
 
 
 def gain_over(seeds: Sequence[Nested]) -> Gain:
-    """Return the gain over seeds, of questions as `of_both` gives them.
-
-    Raises:
-        ValueError: there is no seed, or one of them has a category without a question.
-    """
+    """Return the gain over seeds, of questions as `of_both` gives them. Raises ValueError: no seed, or an empty category."""
 
     def figures(drawn: Sequence[Stacked]) -> list[float]:
         after, before = mean_score(drawn, 0), mean_score(drawn, 1)

@@ -39,10 +39,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars(Plot):
-    """A bar for each share, from 0 to 100 %, with its interval and its numbers; hollow: what is published.
-
-    The name of a group is on a line of its own above its bars; an empty name has none.
-    """
+    """A bar for each share, 0 to 100 %, with interval and numbers; hollow: published. A group's name is above its bars."""
 
     bars: Sequence[Bar]
 

@@ -50,10 +50,7 @@ def plain(text: str) -> str:
 
 
 def svg_of(plots: Sequence[Plot], description: str, title: str = "", caption: Sequence[str] = (), columns: int = 2) -> Markup:
-    """Return plots of one size as one SVG, `columns` beside one another: a title above them, lines of text below.
-
-    The same data give the same text. Text stays text; nothing in a name is markup.
-    """
+    """Return plots of one size as one SVG, `columns` side by side, a title above, lines below. Equal data give equal text."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

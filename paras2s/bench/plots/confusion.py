@@ -15,10 +15,7 @@ CELL = 66
 
 @dataclass(frozen=True)
 class Confusion(Plot):
-    """Counts of both sides' labels, a row for each true one, each cell as dark as its share of its row.
-
-    `sides` name rows and columns.
-    """
+    """Counts of both `sides`' labels, a row for each true one, each cell as dark as its share of its row."""
 
     titles: tuple[str, ...]
     labels: tuple[str, ...]

@@ -18,10 +18,7 @@ Values = Sequence[float | None]
 
 @dataclass(frozen=True)
 class Curves(Plot):
-    """Lines over steps; None leaves a gap. `spread` is the half-width of a band around the first line.
-
-    With `names` the lines have a legend.
-    """
+    """Lines over steps; None leaves a gap. `spread` is the half-width of a band around the first line; `names`: a legend."""
 
     steps: Sequence[float]
     lines: Sequence[Values]

@@ -21,10 +21,7 @@ BESIDE = 0.08
 
 @dataclass(frozen=True)
 class Points(Plot):
-    """Lines of shares over steps in percent, each with its interval, and under each step the number of trials.
-
-    `marks` are published shares of the same lines, drawn hollow; None leaves a gap.
-    """
+    """Lines of shares over steps in percent with intervals and numbers of trials; `marks` are published, drawn hollow."""
 
     steps: Sequence[float]
     lines: Sequence[Sequence[Share | None]]

@@ -28,10 +28,7 @@ class Dot:
 
 @dataclass(frozen=True)
 class Scatter(Plot):
-    """Dots with intervals, their names in a column beside the axes, each tied to its dot by a thin line.
-
-    `line` is drawn dashed: least squares, or where both axes are equal.
-    """
+    """Dots with intervals, their names in a column beside the axes, tied by thin lines; `line` is drawn dashed."""
 
     title: str
     dots: Sequence[Dot]

@@ -74,11 +74,7 @@ class Arena:
 
 
 def holds_arena(path: Path) -> bool:
-    """Return whether a CSV's head names people's labels: a file of meetings has them, a file against a reference does not.
-
-    Raises:
-        DataError: it cannot be read.
-    """
+    """Return whether a CSV's head names people's labels, as a file of meetings does. Raises DataError: it cannot be read."""
     return PEOPLE_COLUMN in [name.strip() for name in next(csv.reader(io.StringIO(read_text(path))), [])]
 
 

@@ -27,11 +27,7 @@ HEAD = (
 
 
 def run_arena(path: Path, out: Path | None) -> tuple[ArenaRanking, dict[str, Any]]:
-    """Rank the systems of a file of meetings; return the ranking and its report, which is written to `out` as well.
-
-    Raises:
-        DataError: a file that is not as expected. StorageError: the disk refused.
-    """
+    """Rank the systems of a file of meetings; return and write the ranking and its report. Raises DataError. StorageError."""
     ranking = rank_arena(load_arena(path))
     report = {"verdicts": str(path), **asdict(ranking), "problems": gathered(ranking.problems)}
     if out is not None:
@@ -103,10 +99,7 @@ def markdown(ranking: ArenaRanking, path: Path) -> str:
 
 
 def scatter(name: str, aspect: ArenaAspect, source: str) -> str:
-    """Draw people's win rate across, the judge's upwards, a labelled dot for each system; dashed: the two are equal.
-
-    `source` is the file of verdicts.
-    """
+    """Draw people's win rate across, the judge's upwards, a labelled dot a system; dashed: equal. `source` is the file."""
     dots = [Dot(system, ends_of(rank.people, 100.0), ends_of(rank.judge, 100.0)) for system, rank in aspect.systems.items()]
     axes = ("people's win rate %", "the judge's win rate %")
     plot = Scatter(f"{name}: Spearman {correlation_text(aspect.spearman)}", dots, axes, line="equal")

@@ -16,11 +16,7 @@ COLUMNS = ("instruction_id", "category")
 
 
 def load_categories(path: Path) -> dict[str, str]:
-    """Return the category of each instruction, from a CSV with `COLUMNS`.
-
-    Raises:
-        DataError: a missing column or cell, an instruction with two categories, or no row; names file:line.
-    """
+    """Return the category of each instruction, from a CSV with `COLUMNS`. Raises DataError: names file:line."""
     categories: dict[str, str] = {}
     for number, cells in read_csv(path):
         row = {(name or "").strip(): str(cell or "").strip() for name, cell in cells.items()}

@@ -124,10 +124,7 @@ def outcome_table(games: Iterable[Game], instructions: Sequence[str]) -> np.ndar
 
 
 def position(counts: np.ndarray, drawn: np.ndarray, n_asked: int) -> Position:
-    """Position bias (AudioJudge, 6.3) of a table of outcomes [I, 4] and of resamples `drawn` of it [R, I].
-
-    `n_asked` counts the games that lack an order as well.
-    """
+    """Position bias (AudioJudge, 6.3) of outcomes [I, 4] and resamples `drawn` [R, I]; `n_asked` has incomplete games too."""
     total, n = counts.sum(0), int(counts.sum())
     sums = drawn @ counts if counts.any(1).sum() > 1 else None
 

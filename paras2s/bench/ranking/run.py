@@ -56,11 +56,7 @@ class RankingOptions:
         return AnswerSource(name, self.systems[name], folder, self.curation, self.cache_dir)
 
     def instruction_paths(self) -> list[Path]:
-        """Return the instructions' files, up to the limit.
-
-        Raises:
-            ConfigError: no instructions, two of one name, no system beside the reference, or a reference that is no system.
-        """
+        """Return the instructions' files, up to the limit. Raises ConfigError: no instructions or systems, or a name twice."""
         if self.reference not in self.systems:
             raise ConfigError(f"--reference {self.reference}: is not among the systems: {', '.join(self.systems)}")
         if len(self.systems) < 2:
@@ -76,10 +72,7 @@ class RankingOptions:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One system against the reference on one instruction: the instruction and both answers, or why one is missing.
-
-    `files` are the files of the system's and the reference's answer, or None.
-    """
+    """One system against the reference on one instruction: both answers and their `files`, or why one is missing."""
 
     instruction_id: str
     system: str
@@ -97,11 +90,7 @@ class Done:
 
 
 def comparisons(options: RankingOptions, console: Console, quiet: bool) -> list[Comparison]:
-    """Compare every system with the reference on every instruction; systems answer first.
-
-    Raises:
-        ConfigError: impossible options, or existing answers of another system. BudgetError: a system's budget ended.
-    """
+    """Compare every system with the reference on every instruction; systems answer first. Raises ConfigError. BudgetError."""
     spoken = _instructions(options)
     readable = _readable(spoken)
     answers = {name: options.source(name).answer(readable, console, quiet) for name in options.systems}
@@ -148,10 +137,7 @@ def _comparison(instruction_id: str, system: str, instruction: Utterance, own: A
 
 
 def estimate_systems(judges: Sequence[AudioJudge], options: RankingOptions) -> tuple[Bill, dict[str, dict[str, Any]]]:
-    """Return the most that judging can cost, and what is known of each system without asking it; no call is made.
-
-    An answer that is yet to be made counts at its greatest length.
-    """
+    """Return the most that judging can cost, and what is known of the systems, without a call; unmade answers are longest."""
     spoken = _instructions(options)
     known = {name: options.source(name).at_most(_readable(spoken)) for name in options.systems}
     compared = _compared(options, spoken, {name: answers for name, (answers, _) in known.items()})
@@ -252,10 +238,7 @@ def _require_new(options: RankingOptions, rows: Iterable[dict[str, Any]], judges
 
 @dataclass(frozen=True)
 class RankOptions:
-    """The options of `rank`: recorded verdicts, people's scores and their systems' names, aspects and how they are combined.
-
-    `categories` is a CSV of the category of each instruction.
-    """
+    """The options of `rank`: recorded verdicts, people's scores, names, aspects, their combination, a CSV of `categories`."""
 
     verdicts: Path
     human: Path | None = None
@@ -317,11 +300,7 @@ def judge_of(verdicts: Path) -> str | None:
 
 
 def read_names(file: Path | None, aliases: Sequence[str]) -> dict[str, str]:
-    """Return the verdicts' names of people's systems, by people's names: from a YAML mapping, and OLD=NEW pairs beside it.
-
-    Raises:
-        ConfigError: no such file or pair, or a name that occurs twice.
-    """
+    """Return the verdicts' names of people's systems, by a YAML mapping and OLD=NEW pairs. Raises ConfigError: no such pair."""
     renamed: dict[str, str] = {}
     if file is not None:
         values = read_yaml(file, "cannot be read as --names")

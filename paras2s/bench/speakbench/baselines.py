@@ -65,11 +65,7 @@ class BaselineRow(BaseModel):
 
 
 def load_rows(path: Path) -> dict[int, BaselineRow]:
-    """Return the rows of a judge's file by the pair's index; a later row takes the place of an unscored one.
-
-    Raises:
-        DataError: no file, a wrong row, or a pair with two labels; names the line.
-    """
+    """Return the rows of a judge's file by the pair's index, as `rows_by_key`. Raises DataError: names the line."""
     return rows_by_key(read_rows(path, BaselineRow), lambda row: row.index, lambda row: row.label is not None, "pair")
 
 
@@ -150,11 +146,7 @@ def estimate_baselines(options: SuiteOptions, path: Path, console: Console, quie
 
 
 def run_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bool) -> BaselineTable:
-    """Judge the pairs by both judges, and set their labels beside the original ones.
-
-    Raises:
-        ConfigError: no audio to judge. StorageError: a file of verdicts is another judge's.
-    """
+    """Judge the pairs by both judges, and compare with the original labels. Raises ConfigError: no audio. StorageError."""
     pairs, truth, unlabelled = original_labels(options, path)
     files: dict[str, Path] = {}
     stopped: BudgetError | None = None
@@ -175,11 +167,7 @@ def run_baselines(options: SuiteOptions, path: Path, console: Console, quiet: bo
 def judge_pairs(
     judge: LLMJudge, pairs: Sequence[SuitePair], root: Path, path: Path, on_progress: Progress
 ) -> BudgetError | None:
-    """Judge the pairs that the file has no label of; return the error if the budget ended before they did.
-
-    Raises:
-        StorageError: the file holds labels of another judge, or of another prompt.
-    """
+    """Judge the pairs without a label in the file; return the budget's end. Raises StorageError: it is another judge's."""
     existing = load_rows(path) if path.is_file() else {}
     own = f"{judge.name}/{judge.version}/{judge.pair_prompt.hash}"
     require_new(path, [f"{row.judge}/{row.version}/{row.prompt_hash}" for row in existing.values() if row.label], [own])
@@ -272,11 +260,7 @@ def _published(figures: tuple[float, ...]) -> str:
 
 
 def refuse_others(options: SuiteOptions, judge_default: str, oracle: bool) -> None:
-    """Refuse what does not go with the two judges.
-
-    Raises:
-        ConfigError: names the options.
-    """
+    """Refuse what does not go with the two judges. Raises ConfigError: names the options."""
     others = (options.verdicts, options.out, options.plots, options.cases, options.ablate, options.rule, options.rules, oracle)
     if any(others) or options.retry_unscored or options.tone or options.judge != judge_default:
         raise ConfigError(

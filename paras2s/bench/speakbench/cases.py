@@ -48,10 +48,7 @@ class Case:
 
 
 def differing(people: Sequence[Label], judges: Sequence[Sequence[Label | None]]) -> list[int]:
-    """Return the indices at which a judge's label differs from people's; first those where another judge agrees.
-
-    A judge without a verdict does not differ.
-    """
+    """Return the indices at which a judge's label differs from people's; first those where another judge agrees with it."""
     wrong = [index for index, label in enumerate(people) if any(labels[index] not in (None, label) for labels in judges)]
     # Sorting keeps the order of equals.
     return sorted(wrong, key=lambda index: all(labels[index] != people[index] for labels in judges))

@@ -78,11 +78,7 @@ SUITES = {
 
 
 def load_pairs(path: Path) -> list[SuitePair]:
-    """Return the pairs of a label file, in its order.
-
-    Raises:
-        DataError: missing, not such a file, an unknown label, or an index that occurs twice; names entry and key.
-    """
+    """Return the pairs of a label file, in its order. Raises DataError: missing or wrong; names entry and key."""
     rows = read_json(path)
     if not isinstance(rows, list) or not rows:
         raise DataError(f"{path}: expected a list of pairs, as in the authors' release")
@@ -100,11 +96,7 @@ def load_pairs(path: Path) -> list[SuitePair]:
 
 
 def read_pair_audio(pair: SuitePair, root: Path) -> Pair | Unscored:
-    """Return the pair's clips; Unscored with a reason if one is missing or unreadable. The instruction may be text alone.
-
-    Raises:
-        DataError: a path leaves the root.
-    """
+    """Return the pair's clips, or Unscored; the instruction may be text alone. Raises DataError: a path leaves the root."""
     try:
         first, second = (_read(root, name) for name in (pair.audio1_path, pair.audio2_path))
         spoken = _under(root, pair.instruction_path)

@@ -74,11 +74,7 @@ class Agreement:
 
 
 def agreement(path: Path, other: Path) -> Agreement:
-    """Return the agreement of the labels of TRACE's JSON in `path` with a second set.
-
-    Raises:
-        DataError: a file that is not as expected, or two sets without a pair in common.
-    """
+    """Return the agreement of TRACE's JSON labels in `path` with a second set. Raises DataError: no pair is in both."""
     pairs, second = load_pairs(path), load_labels(other)
     labels = {pair.index: pair.label.overall for pair in pairs}
     return agreement_of(labels, second, {pair.index: pair.instruction_id for pair in pairs}, str(other))
@@ -90,11 +86,7 @@ def agreement_of(
     instructions: Mapping[int, int | str],
     name: str,
 ) -> Agreement:
-    """Return the agreement of two sets by index.
-
-    Raises:
-        DataError: no pair is in both.
-    """
+    """Return the agreement of two sets by index. Raises DataError: no pair is in both."""
     if not any(second.get(index) for index in first):
         raise DataError(f"{name}: labels none of these pairs")
     # A bare tie counts as one in two and three ways, where the kind of a tie is not asked for.

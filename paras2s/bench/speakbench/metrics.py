@@ -66,11 +66,7 @@ def cohen_kappa(truth: Sequence[Label], guess: Sequence[Label | None], clusters:
 
 
 def majority_class(truth: Sequence[Label]) -> tuple[Label, float]:
-    """Return the label people gave most often, and the accuracy of always giving it.
-
-    Raises:
-        DataError: there are no labels.
-    """
+    """Return the label people gave most often, and the accuracy of always giving it. Raises DataError: there are no labels."""
     if not truth:
         raise DataError("no labels: there is no majority class")
     label, count = Counter(truth).most_common(1)[0]

@@ -72,30 +72,18 @@ class SuiteOptions:
         return load_pairs(self.labels)[: self.limit]
 
     def named_rule(self) -> tuple[str, FusionRule]:
-        """Return the fusion rule with its name: the suite's own, unless another one is requested.
-
-        Raises:
-            ConfigError: there is none of that name.
-        """
+        """Return the fusion rule with its name, the suite's own by default. Raises ConfigError: there is none of that name."""
         name = self.rule or self.suite.rule
         return name, find_rule(name, self.rules)
 
     def audio_root(self) -> Path:
-        """Return the folder of the labels' audio.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """Return the folder of the labels' audio. Raises ConfigError: there is none."""
         if self.audio is None or not self.audio.is_dir():
             raise ConfigError("--audio: give the folder that holds the labels' audio, or --verdicts, or --oracle")
         return self.audio
 
     def open_judge(self, calls: bool = True) -> LLMJudge:
-        """Return the judge, in both orders where the options say so; without `calls` for an estimate.
-
-        Raises:
-            ConfigError: no such judge, or a judge that labels no dimensions.
-        """
+        """Return the judge; without `calls` for an estimate. Raises ConfigError: it does not exist, or labels no dimensions."""
         both = True if self.both_orders else None
         judge = open_llm_judge(self.judge, self.overrides, both_orders=both, tone=self.tone, calls=calls)
         if isinstance(judge, OverallJudge):
@@ -119,10 +107,7 @@ class SuiteOptions:
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """Reports by verdict file or setup, comparisons by their two names, a line on judging, and the error if a budget ended it.
-
-    `unscored` counts the pairs that were to be judged now and have no verdict.
-    """
+    """Reports by file or setup, comparisons by name, a line on judging, the budget's end, and the pairs without a verdict."""
 
     judges: dict[str, Any]
     comparisons: dict[tuple[str, str], Any]
@@ -146,11 +131,7 @@ class SuiteResult:
 
 
 def oracle(options: SuiteOptions) -> dict[str, Any]:
-    """Return the agreement that each fusion rule reaches from people's own labels of the dimensions, without any judge.
-
-    Raises:
-        ConfigError: no such rules. StorageError: the disk refused a plot.
-    """
+    """Return each fusion rule's agreement from people's own labels of the dimensions. Raises ConfigError. StorageError."""
     pairs, rules = options.load_pairs(), load_rules(options.rules)
     if options.plots is not None:
         people = {pair.index: VerdictRow(index=pair.index, labels=pair.label.dimensions()) for pair in pairs}
@@ -160,11 +141,7 @@ def oracle(options: SuiteOptions) -> dict[str, Any]:
 
 
 def run_suite(options: SuiteOptions, console: Console, quiet: bool) -> SuiteResult:
-    """Judge the suite, unless verdicts are recorded already, and compare verdicts with people's labels.
-
-    Raises:
-        ConfigError: no audio to judge, no such judge or rule. StorageError: the file of verdicts is another judge's.
-    """
+    """Judge the suite or read recorded verdicts, and compare with people's labels. Raises ConfigError. StorageError."""
     pairs, (rule_name, rule) = options.load_pairs(), options.named_rule()
     if options.verdicts:
         named, note, stopped = {str(path): path for path in options.verdicts}, "", None

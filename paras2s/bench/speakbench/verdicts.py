@@ -55,9 +55,5 @@ def as_verdict_row(index: int, verdict: PairVerdict | Unscored, made_from: MadeF
 
 
 def load_verdicts(path: Path) -> dict[int, VerdictRow]:
-    """Return verdicts by the pair's index; a later row takes the place of an unscored one.
-
-    Raises:
-        DataError: no file, a wrong row, or a pair with two verdicts; names the line.
-    """
+    """Return verdicts by the pair's index, as `rows_by_key`. Raises DataError: no file, or a wrong row; names the line."""
     return rows_by_key(read_rows(path, VerdictRow), lambda row: row.index, lambda row: row.labels is not None, "pair")

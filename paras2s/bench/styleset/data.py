@@ -93,29 +93,17 @@ ItemKind = TypeVar("ItemKind", FollowingItem, RoleContext)
 
 
 def load_following(path: Path | None = None) -> list[FollowingItem]:
-    """Return the shipped sentences, or a user's.
-
-    Raises:
-        DataError: see `_load`.
-    """
+    """Return the shipped sentences, or a user's. Raises DataError: see `_load`."""
     return _load(path, "following.yaml", FollowingItem)
 
 
 def load_contexts(path: Path | None = None) -> list[RoleContext]:
-    """Return the shipped situations, or a user's.
-
-    Raises:
-        DataError: see `_load`.
-    """
+    """Return the shipped situations, or a user's. Raises DataError: see `_load`."""
     return _load(path, "role_play.yaml", RoleContext)
 
 
 def _load(path: Path | None, shipped: str, kind: type[ItemKind]) -> list[ItemKind]:
-    """Return the items of a YAML list.
-
-    Raises:
-        DataError: missing, not YAML, no list, an item with a missing, unknown or wrong key, or an id that occurs twice.
-    """
+    """Return the items of a YAML list. Raises DataError: missing, not YAML, a wrong item, or an id that occurs twice."""
     source = path or resources.files(__package__).joinpath(shipped)
     rows: Any = read_yaml(source, "cannot be read as a YAML list of items", DataError)
     if not isinstance(rows, list) or not rows:

@@ -43,11 +43,7 @@ class DialogueModel(Protocol):
         """The size of a batch, or the number of an endpoint's slots."""
 
     def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
-        """Return one turn each, from its own dialogue and seed alone. A user's turn is sound without words.
-
-        Raises:
-            BudgetError: the budget ended; a later run goes on from there.
-        """
+        """Return one turn each, from its own dialogue and seed alone; a user's turn is sound. Raises BudgetError."""
 
 
 @dataclass(frozen=True)

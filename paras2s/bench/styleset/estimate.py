@@ -29,10 +29,7 @@ class Replies:
 
 
 def replies_at_most(spec: str, items: Sequence[FollowingItem | RoleContext], turns: int) -> Replies:
-    """Return a system's replies to items whose outputs are still to be made; none of a checkpoint, which makes no call.
-
-    Replies that an earlier run paid for before it was stopped count again.
-    """
+    """Return a system's replies to items without an output, those paid for before a stop too; none of a checkpoint."""
     if not Path(spec).is_file() or not items:
         return Replies()
     config = load_audio_chat(Path(spec))

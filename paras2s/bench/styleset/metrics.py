@@ -138,20 +138,12 @@ def row_of(
 
 
 def save_rows(path: Path, rows: Iterable[StyleRow]) -> None:
-    """Replace the file.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Replace the file. Raises StorageError: the disk refused."""
     write_jsonl(path, (row.model_dump(mode="json") for row in rows))
 
 
 def load_rows(paths: Sequence[Path]) -> list[StyleRow]:
-    """Return recorded verdicts of one or several files.
-
-    Raises:
-        DataError: no file, a wrong row, or an output that a judge has two verdicts of; names file:line and key.
-    """
+    """Return recorded verdicts of files. Raises DataError: a wrong row, or an output judged twice; names file:line."""
     rows: list[StyleRow] = []
     seen: set[tuple[str, ...]] = set()
     for path in paths:
@@ -167,11 +159,7 @@ def load_rows(paths: Sequence[Path]) -> list[StyleRow]:
 
 
 def load_human(path: Path) -> list[HumanRow]:
-    """People's scores: a CSV with the columns item, system, task, rater and score.
-
-    Raises:
-        DataError: missing, empty, a missing or unknown column, a wrong value, or a rater twice on one output; names file:line.
-    """
+    """Return people's scores of a CSV with item, system, task, rater and score. Raises DataError: names file:line."""
     rows: list[HumanRow] = []
     seen: set[tuple[str, ...]] = set()
     for number, values in read_csv(path):

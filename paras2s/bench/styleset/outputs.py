@@ -200,11 +200,7 @@ def load_made(
 
 
 def finished_clips(folder: Path, name: str, items: Sequence[Item]) -> list[Made]:
-    """Read clips that another program made, ID.wav; a missing or broken clip is a reason.
-
-    Raises:
-        ConfigError: none is there.
-    """
+    """Read clips that another program made, ID.wav; a missing or broken clip is a reason. Raises ConfigError: none is there."""
     made = []
     for item in items:
         path = find_clip(folder, item.id)

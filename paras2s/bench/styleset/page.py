@@ -55,11 +55,7 @@ def write_page(
     path: Path, rows: Sequence[StyleRow], ratings: Sequence[HumanRow], made: Mapping[str, Mapping[Task, Sequence[Made]]],
     stopped: str | None,
 ) -> None:  # fmt: skip
-    """Write the page.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Write the page. Raises StorageError: the disk refused."""
     scores = table_1_scores(rows, ratings)
     sections = [
         {

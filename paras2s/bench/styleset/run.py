@@ -80,11 +80,7 @@ class StyleSetOptions:
     made_given: Sequence[str] = ()
 
     def check(self, estimate: bool) -> None:
-        """Refuse options that contradict each other.
-
-        Raises:
-            ConfigError: names them.
-        """
+        """Refuse options that contradict each other. Raises ConfigError: names them."""
         if self.task is not None and self.task not in TASKS:
             raise ConfigError(f"--task {self.task}: there are {' and '.join(TASKS)}")
         if self.verdicts:
@@ -124,11 +120,7 @@ class StyleSetResult:
 
 
 def run_styleset(options: StyleSetOptions, console: Console, quiet: bool) -> StyleSetResult:
-    """Make outputs and judge them, or read recorded verdicts; write the report.
-
-    Raises:
-        ConfigError: options that contradict each other, or an unknown system. BudgetError: the budget of a system ended.
-    """
+    """Make outputs and judge them, or read recorded verdicts; write the report. Raises ConfigError. BudgetError."""
     options.check(estimate=False)
     settings = options.settings()
     ratings = load_human(options.human) if options.human else []
@@ -199,11 +191,7 @@ def open_judges(
     overrides: dict[str, Any],
     calls: bool = True,
 ) -> list[OpenJudge]:
-    """Return every judge for every task at every temperature.
-
-    Raises:
-        ConfigError: a judge's config is wrong, or two judges cannot be told apart.
-    """
+    """Return every judge for every task and temperature. Raises ConfigError: a wrong config, or two judges that look alike."""
     names = [name for task in tasks for name in VERDICT_TASKS[task]]
     opened: list[tuple[str, float | None, list[AudioJudge]]] = []
     own: list[float | None] = [None]

@@ -41,11 +41,7 @@ class SuiteAnswers:
             raise DataError(f"{self.source.spec}: a list of answers is not of the makers' form ({one_line(error)})") from error
 
     def require_any(self, items: Sequence[Item]) -> None:
-        """Refuse a folder without a single answer, and a system that cannot answer in time.
-
-        Raises:
-            ConfigError: names the file of the first item.
-        """
+        """Refuse a folder without an answer, and a system that answers too late. Raises ConfigError: names a file."""
         if self.suite.timed and not self.source.finished:
             raise ConfigError(
                 f"{self.source.spec}: {self.suite.title} times answers against the question while it runs; give a folder of "

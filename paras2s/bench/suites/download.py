@@ -62,11 +62,7 @@ class Download:
     # Files.
 
     def find(self, name: str) -> Path:
-        """Return a file or folder of the download, in the folder itself or in one directly below.
-
-        Raises:
-            DataError: it is missing; says where the makers put it.
-        """
+        """Return a file or folder of the download, at most one folder down. Raises DataError: says where the makers put it."""
         if (path := self.look_for(name)) is None:
             raise DataError(f"{self.folder / name}: missing; the makers have it in {self.source}")
         return path
@@ -81,11 +77,7 @@ class Download:
             yield from sorted(path for path in self.folder.iterdir() if path.is_dir())
 
     def present(self, files: Mapping[Key, str]) -> dict[Key, Path]:
-        """Return the existing parts of a suite, by name, with their files.
-
-        Raises:
-            DataError: none is; names the first.
-        """
+        """Return the existing parts of a suite, by name, with their files. Raises DataError: none is; names the first."""
         paths = {name: path for name, file in files.items() if (path := self.look_for(file))}
         if not paths:
             self.find(next(iter(files.values())))
@@ -109,21 +101,13 @@ class Download:
         return path
 
     def rows(self, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the rows of a JSONL (or its .gz) or of a JSON list, with their place; a broken line is a problem.
-
-        Raises:
-            DataError: missing, or a JSON file that is no list.
-        """
+        """Yield the rows of a file as `read_any` does; a broken line is a problem. Raises DataError: missing, or no list."""
         yield from read_any(path, self.problems)
 
     # Prompts.
 
     def prompt(self, name: str, variable: str = "") -> Template:
-        """Return a prompt of the makers: a text file, or a variable in one of their Python files.
-
-        Raises:
-            DataError: the file is missing, or has no such text.
-        """
+        """Return a prompt of the makers: a text file, or a variable of a Python file. Raises DataError: there is none."""
         path = self.find(name)
         if (path, variable) not in self._templates:
             text = read_text(path)
@@ -138,21 +122,13 @@ class Download:
         return Audio(encode_clip(clip), clip.duration_s)
 
     def clip(self, path: Path | None) -> Clip:
-        """Return a clip of the download.
-
-        Raises:
-            JudgeError: it is missing. AudioError: it cannot be read.
-        """
+        """Return a clip of the download. Raises JudgeError: it is missing. AudioError: it cannot be read."""
         if path is None:
             raise JudgeError("the download lacks the item's sound")
         return read_clip(path, max_duration_s=MAX_CLIP_S)
 
     def sound_of(self, answer: Answer) -> Clip:
-        """Return the sound of an answer.
-
-        Raises:
-            JudgeError: there is none, or it is silent.
-        """
+        """Return the sound of an answer. Raises JudgeError: there is none, or it is silent."""
         clip = answer.response.clip
         if clip is None:
             raise JudgeError(answer.response.missing or "no sound")
@@ -161,11 +137,7 @@ class Download:
         return clip
 
     def words(self, answer: Answer, language: str = "en") -> str:
-        """Return the recognised words of an answer; for another language than English, whose recogniser is not here, its text.
-
-        Raises:
-            JudgeError: there is neither.
-        """
+        """Return an answer's recognised words; in a language other than English its text. Raises JudgeError: it has neither."""
         if self.estimates:
             return answer.response.text or UNKNOWN_WORDS
         if answer.response.clip is None or language != "en":
@@ -176,11 +148,7 @@ class Download:
 
 
 def read_any(path: Path, problems: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of a JSONL (or its .gz) or of a JSON list, with their place; a broken line is a problem.
-
-    Raises:
-        DataError: missing, or a JSON file that is no list.
-    """
+    """Yield the rows of a JSONL (or .gz) or JSON list with their place; a broken line is a problem. Raises DataError: none."""
     try:
         text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else read_text(path)
         rows = json.loads(text) if path.suffix == ".json" else None
@@ -203,11 +171,7 @@ def read_any(path: Path, problems: list[str]) -> Iterator[tuple[str, dict[str, A
 
 
 def python_text(path: Path, source: str, variable: str) -> str:
-    """Return the text that a Python file assigns to a variable; the parts of an f-string become {names}.
-
-    Raises:
-        DataError: it assigns no such text.
-    """
+    """Return the text that a Python file assigns to a variable, with {names} for parts of an f-string. Raises DataError."""
     try:
         tree = ast.parse(source)
     except SyntaxError as error:

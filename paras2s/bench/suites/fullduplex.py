@@ -99,11 +99,7 @@ class FullDuplexBench(Suite):
 
 
 def timed_words(answer: Answer, clip: Clip) -> list[Span]:
-    """Return start and end of every word, by the makers' output.json or recognised here.
-
-    Raises:
-        JudgeError: output.json is not of the makers' form.
-    """
+    """Return start and end of every word, the makers' or recognised here. Raises JudgeError: output.json is of another form."""
     path = None if answer.path is None else answer.path.with_suffix(".json")
     if path is not None and path.is_file():
         try:
@@ -120,11 +116,7 @@ def takes_over(words: Sequence[Span]) -> bool:
 
 
 def speech(clip: Clip) -> list[Span]:
-    """Return the stretches of speech in seconds.
-
-    Raises:
-        AssetError: the detector is not installed.
-    """
+    """Return the stretches of speech in seconds. Raises AssetError: the detector is not installed."""
     detect, options = _detector()
     stretches = detect(clip.at(RATE_HZ).samples, options)
     return [(stretch["start"] / RATE_HZ, stretch["end"] / RATE_HZ) for stretch in stretches]
@@ -151,11 +143,7 @@ def merged(spans: Sequence[Span], gap_s: float) -> list[Span]:
 
 
 def overlap_times(user: Sequence[Span], model: Sequence[Span]) -> Parts:
-    """Return the mean time for which both speak, and from a user's end to the model's next start; each where it occurs.
-
-    Raises:
-        JudgeError: neither occurs.
-    """
+    """Return the mean overlap, and the time from a user's end to the model's next start. Raises JudgeError: neither occurs."""
     both = [(max(a[0], b[0]), min(a[1], b[1])) for a in user for b in model]
     # Of overlaps that end together, and of users' ends before the same start, the shortest counts.
     stops: dict[int, float] = {}

@@ -73,11 +73,7 @@ class SuiteJudge:
         return {self.label(metric) for metric in (*self.suite.by_judge, *self.suite.measured)}
 
     def client(self, metric: str) -> LLMClient:
-        """Return the client of a measure's judge.
-
-        Raises:
-            ConfigError: its key or a price is missing.
-        """
+        """Return the client of a measure's judge. Raises ConfigError: its key or a price is missing."""
         config = self.configs[metric]
         key = config.model_dump_json()
         if key not in self._clients:
@@ -233,11 +229,7 @@ def _folded(calls: Sequence[tuple[Call, Reply | JudgeError | BudgetError]]) -> O
 def open_suite_judge(
     suite: Suite, judge: str | None, cache_dir: Path, overrides: Mapping[str, Any], own_prompts: bool, calls: bool
 ) -> SuiteJudge:
-    """Open the makers' judges, another model under their prompts, or a judge with questions of its own.
-
-    Raises:
-        ConfigError: no such judge, or a wrong setting.
-    """
+    """Open the makers' judges, another model under their prompts, or a judge with its own questions. Raises ConfigError."""
     if judge is None:
         configs = {metric: suite.other_judges.get(metric, suite.judge) for metric in suite.by_judge}
         made = {

@@ -15,11 +15,7 @@ UTMOS_REPOSITORY, UTMOS_RATE_HZ = "tarepan_SpeechMOS_v1.2.0", 16_000
 
 
 def emotions(clip: Clip) -> dict[str, float]:
-    """Return emotion2vec's share of each of nine emotions.
-
-    Raises:
-        AssetError: the extra or the weights are missing. AudioError: the clip is silent.
-    """
+    """Return emotion2vec's share of each of nine emotions. Raises AssetError: not installed. AudioError: a silent clip."""
     from paras2s.reward.blueprint.emotion import EmotionExtractor
     from paras2s.types import Measured
 
@@ -29,11 +25,7 @@ def emotions(clip: Clip) -> dict[str, float]:
 
 
 def utmos(clip: Clip) -> dict[str, float]:
-    """Return UTMOS, 1 to 5, by the weights in torch's hub folder.
-
-    Raises:
-        AssetError: they are missing.
-    """
+    """Return UTMOS, 1 to 5, by the weights in torch's hub folder. Raises AssetError: they are missing."""
     import torch
 
     samples = torch.from_numpy(clip.at(UTMOS_RATE_HZ).samples)[None]
@@ -58,11 +50,7 @@ def _utmos_model() -> Any:
 
 
 def word_errors(reference: str, hypothesis: str, language: str = "en") -> float:
-    """Return the word error rate, of Chinese the character error rate without punctuation; at most 1.
-
-    Raises:
-        JudgeError: the reference holds no words.
-    """
+    """Return the word error rate, in Chinese of characters, at most 1. Raises JudgeError: the reference holds no words."""
     import jiwer
 
     try:

@@ -136,11 +136,7 @@ def joined(clips: Sequence[Clip]) -> Clip:
 
 
 def read_rubric(text: str) -> dict[str, float]:
-    """Read the share of a rubric's criteria that are met, of the marks yes and no, true and false, 1 and 0 in a JSON object.
-
-    Raises:
-        JudgeError: no object, or a mark that is none of them.
-    """
+    """Read the share of a rubric's criteria that are met from a JSON object of marks (yes, true, 1). Raises JudgeError."""
     for opening in OPENING.finditer(text):
         try:
             value, _ = json.JSONDecoder().raw_decode(text, opening.start())

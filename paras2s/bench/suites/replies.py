@@ -67,11 +67,7 @@ def _number(key: str, value: object) -> float:
 
 
 def in_range(name: str, value: float, low: float, high: float) -> float:
-    """Return a score of the scale.
-
-    Raises:
-        JudgeError: it is outside.
-    """
+    """Return a score of the scale. Raises JudgeError: it is outside."""
     if not low <= value <= high:
         raise JudgeError(f"{name}: {value:g} is not between {low:g} and {high:g}")
     return value

@@ -133,11 +133,7 @@ def refuses(transcript: str) -> Outcome:
 
 
 def score_text(item: VoiceBenchItem, transcript: str) -> Outcome:
-    """Return the outcome of an answer that is scored by rules: multiple choice, reasoning and refusal.
-
-    Raises:
-        ValueError: the item's subset is scored by an LLM.
-    """
+    """Return the outcome of an answer that is scored by rules. Raises ValueError: the item's subset is scored by an LLM."""
     if SUBSETS[item.subset] == "refusal":
         return refuses(transcript)
     if SUBSETS[item.subset] not in ("choice", "reasoning"):
@@ -178,11 +174,7 @@ class VoiceBenchRow:
 
 
 def load_voicebench_rows(path: Path) -> list[VoiceBenchRow]:
-    """Read the rows that `bench voicebench` wrote.
-
-    Raises:
-        DataError: missing, or not such rows; names the line.
-    """
+    """Read the rows that `bench voicebench` wrote. Raises DataError: missing, or not such rows; names the line."""
     rows = []
     for number, values in enumerate(read_jsonl(path), 1):
         try:

@@ -74,11 +74,7 @@ class VoiceBenchOptions:
 
 
 def run_voicebench(options: VoiceBenchOptions, console: Console, quiet: bool) -> VoiceBenchSummary:
-    """Let a system answer, transcribe and score its answers, and write their rows.
-
-    Raises:
-        ConfigError: the system, or its spoken questions, cannot be opened. BudgetError: the budget ended.
-    """
+    """Let a system answer, transcribe and score its answers, and write their rows. Raises ConfigError. BudgetError."""
     items = [item for path in options.files for item in load_voicebench(path, options.subset)]
     transcripts = answer_transcripts(options, [item.id for item in items], console, quiet)
     client = None
@@ -94,11 +90,7 @@ def run_voicebench(options: VoiceBenchOptions, console: Console, quiet: bool) ->
 def answer_transcripts(
     options: VoiceBenchOptions, ids: Sequence[str], console: Console, quiet: bool
 ) -> dict[str, str | Unscored]:
-    """Whisper's transcripts of a system's answers; an answer that is missing is unscored.
-
-    Raises:
-        ConfigError: the system is still to answer, and there is no folder of spoken questions.
-    """
+    """Return Whisper's transcripts of a system's answers, or Unscored. Raises ConfigError: no spoken questions to ask."""
     system = open_system(options.system, options.curation, options.cache_dir)
     if isinstance(system, FolderSystem):
         questions = [SpokenQuestion(path, Path(path), "") for path in ids]

@@ -61,11 +61,7 @@ class QueryCategory(Section):
 
 
 def load_categories(path: Path | None = None) -> dict[str, QueryCategory]:
-    """Load the shipped categories, overridden by those of a user's file of the same form.
-
-    Raises:
-        ConfigError: missing, not YAML, or not such a file; names the key.
-    """
+    """Load the shipped categories under a user's file of the same form. Raises ConfigError: a wrong file; names the key."""
     shipped = resources.files("paras2s.data_gen.curation").joinpath("categories.yaml")
     values: dict[str, Any] = yaml.safe_load(shipped.read_text(encoding="utf-8"))
     if path is not None:

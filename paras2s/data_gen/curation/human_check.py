@@ -93,11 +93,7 @@ def read_old_decisions(path: Path) -> list[Decision]:
 
 
 def load_decisions(folder: Path) -> list[Decision]:
-    """Return the decisions on a curated dataset, in the order they were made; those of 0.21 that no study holds come first.
-
-    Raises:
-        DataError: a study or a file that cannot be read.
-    """
+    """Return the decisions on a curated dataset in their order, those of 0.21 first. Raises DataError: an unreadable file."""
     old = read_old_decisions(folder / OLD_DECISIONS)
     if not (folder / STUDY / DATABASE).is_file():
         return old

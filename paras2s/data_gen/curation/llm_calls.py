@@ -148,11 +148,7 @@ class CurationLLM:
 
 
 def stop_if_too_many_failed(stage: str, spend: Spend, reasons: Sequence[object], max_share: float) -> None:
-    """Stop a stage that mostly fails: continuing would pay for unusable replies.
-
-    Raises:
-        JudgeError: of at least `MIN_CALLS` calls of this run, a larger share than `max_share` failed.
-    """
+    """Stop a stage that mostly fails. Raises JudgeError: over `max_share` of at least `MIN_CALLS` calls of this run failed."""
     if reasons and spend.requests >= MIN_CALLS and spend.failed > max_share * spend.requests:
         raise JudgeError(
             f"{stage}: {spend.failed} of {spend.requests} failed, more than max_failed_share allows (the last: {reasons[-1]}); "

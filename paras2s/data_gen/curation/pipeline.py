@@ -288,11 +288,7 @@ def _prompt_values(request: ListRequest) -> dict[str, str]:
 
 
 def check_config(config: CurationConfig, categories: Mapping[str, QueryCategory]) -> None:
-    """Refuse a config that cannot be fulfilled, before anything is paid.
-
-    Raises:
-        ConfigError: an unknown category or prompt, a voice that is missing, or more requested than all lists could give.
-    """
+    """Refuse an impossible config before anything is paid. Raises ConfigError: names the category, prompt, voice or number."""
     if strange := [name for name in config.categories if name not in categories]:
         raise ConfigError(f"categories: {strange[0]!r} is not known; there are {', '.join(categories)}")
     if config.style_check == "tone" and config.tone is None:
@@ -309,11 +305,7 @@ def check_config(config: CurationConfig, categories: Mapping[str, QueryCategory]
 
 
 def check_files(config: CurationConfig) -> None:
-    """Refuse missing clips, classifiers and models, before anything is paid.
-
-    Raises:
-        ConfigError: names the voice, the file or the extractor.
-    """
+    """Refuse missing clips, classifiers and models, before anything is paid. Raises ConfigError: names what is missing."""
     for voice in (*config.voices, config.agent):
         clip = voice.options.get("clip")
         if clip is not None and not Path(str(clip)).is_file():

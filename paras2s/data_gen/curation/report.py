@@ -45,11 +45,7 @@ class Funnel:
 
 
 def read_funnel(folder: Path, most_reasons: int = 3) -> Funnel:
-    """Read the ledgers in a dataset's folder; a run's dataset has none of sentences, since its scripts are hand-written.
-
-    Raises:
-        DataError: there is no ledger.
-    """
+    """Read a dataset's ledgers; a run's has none of sentences, as scripts are hand-written. Raises DataError: none."""
     texts: dict[str, Counter[str]] = defaultdict(Counter)
     clips: dict[str, Counter[str]] = defaultdict(Counter)
     reasons: dict[str, Counter[str]] = defaultdict(Counter)

@@ -75,10 +75,7 @@ class ScriptScheduler:
         return sum(max(0, count - self.accepted[category, role]) for role, count in requested.items())
 
     def next_lists(self, sentences: int | None = None) -> list[ListRequest]:
-        """Return the lists of the next round: enough for the lacking contrasts, within `texts_at_once`; [] when done.
-
-        `sentences`: how many may still be written, None without a limit.
-        """
+        """Return the next round's lists for the lacking contrasts, [] when done; `sentences`: how many may still be written."""
         size = self.config.list_size
         lacking = {pool: self.need(*pool) - len(self._spare[pool]) for pool in self._queues}
         requested = {pool: math.ceil(need / (size * self.share(pool))) for pool, need in lacking.items() if need > 0}

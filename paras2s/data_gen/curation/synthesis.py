@@ -113,10 +113,7 @@ def measure_clips(
 
 
 def style_probability(blueprint: Blueprint, config: CurationConfig, script: Script, style: str) -> float | Unmeasured | None:
-    """Return the probability of the right one of a contrast's two styles.
-
-    None if the filter does not know both styles, Unmeasured if it could not measure.
-    """
+    """Return the probability of the right one of a contrast's two styles; None if the filter does not know both."""
     names = EMOTION2VEC if config.style_check == "emotion" else {name: name for name in script.styles}
     pair = [blueprint.fields.get(f"{EMOTION}.{names.get(name)}") for name in script.styles]
     if None in pair:

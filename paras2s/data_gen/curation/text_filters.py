@@ -70,11 +70,7 @@ def _not_relevant(reply: Relevance, script: Script) -> str | None:
 
 
 def run_text_tests(scripts: Sequence[Script], llm: CurationLLM) -> list[Script]:
-    """Run the three tests in order; failed scripts are rejected with the reason.
-
-    Raises:
-        BudgetError: the budget ended; replies stay cached, and a later run continues.
-    """
+    """Run the three tests in order; failed scripts are rejected with the reason. Raises BudgetError: replies are cached."""
     for stage, kind, complaint in (
         ("neutrality", Neutrality, _not_neutral),
         ("reasonability", Reasonability, _not_reasonable),

@@ -55,11 +55,7 @@ def voices_for(config: CurationConfig, engine: str, split: str, style: str) -> l
 
 
 def check_voices(config: CurationConfig, categories: Mapping[str, QueryCategory]) -> None:
-    """Refuse a config whose voices cannot speak its categories, before anything is paid.
-
-    Raises:
-        ConfigError: a style has no voice in some split, a voice occurs twice, or a voice to copy has no clip.
-    """
+    """Refuse voices that cannot speak the categories, before anything is paid. Raises ConfigError: names the style or voice."""
     names = [voice.name for voice in config.voices]
     if len(set(names)) < len(names):
         raise ConfigError(f"voices: {max(names, key=names.count)!r} is given twice; a voice belongs to one split")

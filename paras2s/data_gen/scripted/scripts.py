@@ -63,11 +63,7 @@ def _read(name: str) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def load_contrasts() -> tuple[Contrast, ...]:
-    """Load all scripts, in the order of the files.
-
-    Raises:
-        DataError: an unknown style, or the same words twice.
-    """
+    """Load all scripts, in the order of the files. Raises DataError: an unknown style, or the same words twice."""
     contrasts: list[Contrast] = []
     for category in CATEGORIES:
         for number, row in enumerate(_read(f"scripts/{category}.yaml")["contrasts"]):

@@ -20,11 +20,7 @@ ENGINES = {
 
 
 def open_engine(name: str, cache: Path, endpoint: EndpointConfig) -> TTS:
-    """Open an engine; an engine on this machine uses `cache`, any other the endpoint.
-
-    Raises:
-        ConfigError: no engine has this name, or its package cannot be imported.
-    """
+    """Open an engine: `cache` is for a local one, the endpoint for others. Raises ConfigError: unknown, or not installed."""
     engine: TTS = find_part("TTS engine", TTS_GROUP, name, ENGINES)(endpoint=endpoint, cache=cache)
     return engine
 

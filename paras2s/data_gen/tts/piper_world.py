@@ -108,11 +108,7 @@ class Voice:
 
 
 def speak_plain(texts: Sequence[str]) -> list[Clip]:
-    """Synthesise each text with Piper, 16 kHz. The noise scales are 0, so equal text gives equal samples.
-
-    Raises:
-        DataError: Piper failed, or gave another number of clips than texts.
-    """
+    """Synthesise each text with Piper, 16 kHz, without noise: equal text gives equal samples. Raises DataError: it failed."""
     voice = asset_path("piper_voice")
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder, "lines.txt")

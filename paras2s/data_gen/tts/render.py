@@ -85,11 +85,7 @@ def _finish(spoken: Clip, coded: bool, codec: Codec2Pairs) -> tuple[bytes, ClipF
 
 
 def render(takes: Sequence[Take], cache: Path, on_progress: Callable[[int, int], None] | None = None) -> list[Rendered]:
-    """Render what the cache lacks and return all takes in order.
-
-    Raises:
-        DataError: Piper failed. StorageError: the cache cannot be written; its content stays valid.
-    """
+    """Render what the cache lacks and return all takes in order. Raises DataError: Piper failed. StorageError: the cache."""
     missing: dict[str, list[Take]] = {}
     for take in dict.fromkeys(takes):
         if not _paths(cache, take)[1].is_file():

@@ -68,11 +68,7 @@ class DualStreamConfig(BaseModel):
 
     @classmethod
     def read(cls, values: Any, where: str) -> DualStreamConfig:
-        """Read the config from a checkpoint's values.
-
-        Raises:
-            PolicyError: values are missing or contradict each other; the first is named.
-        """
+        """Read the config from a checkpoint's values. Raises PolicyError: they are missing or contradict each other."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:

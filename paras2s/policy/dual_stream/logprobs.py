@@ -28,11 +28,7 @@ LOGITS_AT_ONCE = 2**25
 
 
 def pad_prompts(config: DualStreamConfig, prompts: Sequence[Prompt], device: torch.device) -> tuple[Tensor, ...]:
-    """audio_ids [B, L, K], text_ids [B, L], features [B, L, F], continuous [B, L], lengths [B]; padded on the right.
-
-    Raises:
-        PolicyError: an id that the vocabulary does not have.
-    """
+    """Return ids [B, L, K] and [B, L], features [B, L, F], continuous [B, L], lengths [B]. Raises PolicyError: a wrong id."""
     longest = max(prompt.length for prompt in prompts)
     audio = np.full((len(prompts), longest, config.num_codebooks), config.pad_id, dtype=np.int64)
     text = np.full((len(prompts), longest), config.pad_id, dtype=np.int64)

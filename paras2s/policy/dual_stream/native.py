@@ -83,11 +83,7 @@ def _cache_folder() -> Path:
 
 
 def _build(compiler: Sequence[str]) -> Path:
-    """Return the shared library's file, compiled if it is missing.
-
-    Raises:
-        OSError: the folder cannot be written, or the compiler failed.
-    """
+    """Return the shared library's file, compiled if it is missing. Raises OSError: the folder or the compiler failed."""
     command = [*compiler, *FLAGS, *PROCESSOR_FLAGS.get(torch.backends.cpu.get_cpu_capability(), ())]
     key = hashlib.sha256(" ".join(command).encode() + SOURCE.read_bytes()).hexdigest()[:16]
     path = _cache_folder() / f"decode-{key}.so"

@@ -165,9 +165,7 @@ def sample_in_parts(
     rows_at_once: int = ROWS_AT_ONCE,
     decoder: Decoder | None = None,
 ) -> Generator[SamplingEvent, None, list[Generation]]:
-    """Sample as `sample` does; report when prompts have been read and, each time `report_every` more answers have ended, all
-    answers so far.
-    """
+    """Sample as `sample` does; report when prompts have been read and, every `report_every` answers, all answers so far."""
     prompts, group_size, sampling = request.prompts, request.group_size, request.sampling
     config, device = model.dual_config, model.lm_head.weight.device
     rows, slots, steps = len(prompts) * group_size, 1 + config.num_codebooks, sampling.max_steps
@@ -210,10 +208,7 @@ def sample_in_parts(
 
 
 def _known_to_host(active: _Rows, config: DualStreamConfig, steps: int) -> tuple[int, bool, bool, bool]:
-    """Return how many rows are done, whether all texts have ended, one is at its last step, and one draws audio next.
-
-    In a single copy: the host waits for the device once a step.
-    """
+    """Return how many rows are done, whether all texts ended, one is at its last step, one draws audio: a single copy."""
     last, next_audio = active.step == steps - 1, active.step + 1 >= config.audio_delay_steps
     facts = (active.done.sum(), (active.text_done | active.done).all(), last.any(), next_audio.any())
     finished, text_ended, at_last, audio = torch.stack([fact.long() for fact in facts]).tolist()
@@ -302,10 +297,7 @@ class _Admission:
 def _draw(
     decoder: Decoder, config: DualStreamConfig, active: _Rows, uniform: Tensor, sampling: Sampling, audio: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Draw tokens, mask and log-probs [n, S] of one step from `uniform` [n, S]; behind texts, text states are [n, 0, d].
-
-    `audio` False: no row is behind its delay.
-    """
+    """Draw tokens, mask and log-probs [n, S] of one step from `uniform` [n, S]; `audio` False: no row is behind its delay."""
     tokens = torch.full(uniform.shape, config.pad_id, device=uniform.device)
     sampled = torch.zeros(uniform.shape, dtype=torch.bool, device=uniform.device)
     logp = torch.zeros(uniform.shape, dtype=torch.float64, device=uniform.device)

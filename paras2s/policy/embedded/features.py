@@ -60,11 +60,7 @@ class FeatureNormalizer:
 
     @classmethod
     def load(cls, path: Path) -> FeatureNormalizer:
-        """Read what `save` wrote.
-
-        Raises:
-            PolicyError: statistics of another size.
-        """
+        """Read what `save` wrote. Raises PolicyError: statistics of another size."""
         values = read_json(path)
         try:
             mean, spread = (np.asarray(values[key], dtype=np.float64) for key in ("mean", "spread"))

@@ -34,31 +34,19 @@ class ClipFeatures:
 
     @classmethod
     def from_bytes(cls, data: bytes, name: str) -> ClipFeatures:
-        """Read what `to_bytes` wrote.
-
-        Raises:
-            DataError: the file is cut off or another kind.
-        """
+        """Read what `to_bytes` wrote. Raises DataError: the file is cut off or another kind."""
         with reading(name, "not a percept", "; delete it and it is made again"), np.load(io.BytesIO(data)) as held:
             return cls(held["codes"].astype(np.int64), held["steps"], held["utterance"])
 
 
 def extract_features(clip: Clip, codec: Codec) -> ClipFeatures:
-    """Return codes and prosody of a clip.
-
-    Raises:
-        AudioError: silence.
-    """
+    """Return codes and prosody of a clip. Raises AudioError: silence."""
     steps, utterance = describe(clip)
     return ClipFeatures(codec.encode(clip), steps, utterance)
 
 
 def stored_features(clips: ClipStore, name: str, codec: Codec) -> ClipFeatures:
-    """Read a clip's features from the file beside it if there is one, else compute them from the waveform.
-
-    Raises:
-        DataError: a broken file. AudioError: silence.
-    """
+    """Read a clip's features from the file beside it, else compute them. Raises DataError: a broken file. AudioError."""
     cached = clips.cached_features(name)
     return extract_features(clips.clip(name), codec) if cached is None else ClipFeatures.from_bytes(cached, feature_file(name))
 

@@ -86,11 +86,7 @@ class EmbeddedPolicy(StreamPolicy):
     # -- prompts and targets ------------------------------------------------------------------------------------------
 
     def encode_prompt(self, turns: Sequence[Turn]) -> Prompt:
-        """Encode a spoken question, with its transcript.
-
-        Raises:
-            PolicyError: anything else: this policy knows single questions only.
-        """
+        """Encode a spoken question with its transcript. Raises PolicyError: anything else than a single question."""
         if len(turns) != 1 or turns[0].role != "user" or turns[0].clip is None:
             raise PolicyError("the embedded policy reads one spoken question, and no dialogue; give one user turn with a clip")
         return self.prompt_of(extract_features(turns[0].clip, self.codec), turns[0].text)
@@ -182,12 +178,7 @@ class EmbeddedPolicy(StreamPolicy):
     def load(
         cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None, codec: Codec | None = None
     ) -> EmbeddedPolicy:
-        """Read what `save` wrote.
-
-        Raises:
-            DataError: a file is missing or broken.
-            PolicyError: another architecture, or weights that do not fit the config.
-        """
+        """Read what `save` wrote. Raises DataError: a missing or broken file. PolicyError: weights that do not fit."""
         described = read_json(folder / "policy.json")
         architecture = described.get("architecture") if isinstance(described, dict) else None
         if architecture != "DualStreamLM":

@@ -74,11 +74,7 @@ class S3Tokenizer:
 
     @classmethod
     def load(cls, path: Path, device: str | torch.device = "cpu") -> S3Tokenizer:
-        """Read `speech_tokenizer_v2_25hz.onnx`.
-
-        Raises:
-            PolicyError: no such file, or the package is missing.
-        """
+        """Read `speech_tokenizer_v2_25hz.onnx`. Raises PolicyError: no such file, or the package is missing."""
         log_mel_spectrogram, padding, network_type = cls.needs(path)
         network = network_type(S3_NAME)
         network.init_from_onnx(str(path))
@@ -86,11 +82,7 @@ class S3Tokenizer:
 
     @staticmethod
     def needs(path: Path) -> tuple[Any, Any, Any]:
-        """Find the file and the package; return the package's log-mel, padding and network.
-
-        Raises:
-            PolicyError: no such file, or the package is missing.
-        """
+        """Find the file and the package; return log-mel, padding and network. Raises PolicyError: one is missing."""
         if not path.is_file():
             raise PolicyError(f"{path}: no such file; it is in the folder token2wav of the released checkpoint")
         try:
@@ -106,11 +98,7 @@ class S3Tokenizer:
 
     @torch.inference_mode()
     def encode(self, clip: Clip) -> np.ndarray:
-        """Return codes [T], int64; the package cuts clips of more than 30 s itself.
-
-        Raises:
-            AudioError: the clip is empty.
-        """
+        """Return codes [T], int64; the package cuts clips of more than 30 s itself. Raises AudioError: the clip is empty."""
         samples = clip.at(S3_RATE_HZ).samples
         if not len(samples):
             raise AudioError("the clip holds no samples; there is nothing to encode")

@@ -58,11 +58,7 @@ class BigVGANConfig(BaseModel):
 
     @classmethod
     def from_released(cls, released: Mapping[str, Any]) -> BigVGANConfig:
-        """Read the config from the parsed `vocoder/config.json`; its training fields are passed over.
-
-        Raises:
-            PolicyError: a field is missing, or names an architecture other than the released one.
-        """
+        """Read the config from the parsed `vocoder/config.json`. Raises PolicyError: no such field, or another architecture."""
         try:
             return cls.model_validate(released)
         except ValidationError as error:

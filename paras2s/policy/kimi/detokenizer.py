@@ -61,9 +61,7 @@ class MelStreams:
         self._previewed = torch.zeros(len(seeds), 0, dtype=torch.long, device=flow.device)
 
     def push(self, codes: Sequence[Tensor], final: Sequence[bool]) -> list[Tensor]:
-        """Turn codes [S] of each next chunk into mels [T, M], float32 or wider; the last frames are held back unless it
-        is `final`. Chunks that are not final have equally many codes.
-        """
+        """Turn codes [S] of a chunk into mels [T, M]; the last frames are held back unless it is `final`."""
         config, flow = self._flow.config, self._flow
         frame_codes = [
             torch.cat([before, frames.repeat_interleave(self._streaming.frames_per_code)])
@@ -199,11 +197,7 @@ class KimiDetokenizer:
         return cls(flow.to(device, dtype), vocoder.to(device, torch.float32))
 
     def decode(self, codes: np.ndarray, seed: int) -> Clip:
-        """Waveform of codes [T], `samples_per_code` samples each. The same codes and seed give the same samples.
-
-        Raises:
-            PolicyError: not one row of codes the model knows, or the networks gave NaN.
-        """
+        """Decode codes [T] to a waveform, the same for the same seed. Raises PolicyError: unknown codes, or NaN."""
         return self.decode_all([codes], [seed])[0]
 
     def speak(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
@@ -212,11 +206,7 @@ class KimiDetokenizer:
 
     @torch.inference_mode()
     def decode_all(self, codes: Sequence[np.ndarray], seeds: Sequence[int]) -> list[Clip]:
-        """Decode several rows of codes to waveforms, in order, `ANSWERS_AT_ONCE` together; each as by itself, but for rounding.
-
-        Raises:
-            PolicyError: a row is none of codes the model knows, or the networks gave NaN.
-        """
+        """Decode rows of codes, `ANSWERS_AT_ONCE` together, as by themselves. Raises PolicyError: unknown codes, or NaN."""
         rows = [self._checked(row) for row in codes]
         clips = {n: Clip(np.zeros(0, dtype=np.float32), self.sample_rate_hz) for n, row in enumerate(rows) if not len(row)}
         # Those of like length end together, so that no batch runs on for a few.

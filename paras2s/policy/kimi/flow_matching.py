@@ -65,11 +65,7 @@ class FlowConfig(BaseModel):
 
     @classmethod
     def from_released(cls, released: Mapping[str, Any]) -> FlowConfig:
-        """Read the config from the parsed `audio_detokenizer/config.yaml`; its training fields are passed over.
-
-        Raises:
-            PolicyError: a field is missing, or names an architecture other than the released one.
-        """
+        """Read the config from the parsed `audio_detokenizer/config.yaml`. Raises PolicyError: another architecture."""
         try:
             mel = {name: released[name] for name in ("normalize_mel", "mel_mean", "mel_std")}
             return cls.model_validate({**released["model"]["dit"], **mel})
@@ -122,10 +118,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, turns: Tensor, past: KeysValues | None, mask: Tensor | None = None
     ) -> tuple[Tensor, KeysValues]:
-        """Map x [..., T, D] and the earlier keys and values to [..., T, D] and the chunk's own keys and values.
-
-        `mask` [N, 1, 1, earlier + T] is False where there is nothing to be seen.
-        """
+        """Map x [..., T, D] and earlier keys and values to output and own keys and values; `mask` [N, 1, 1, earlier + T]."""
         query, key, value = self.qkv(x).view(*x.shape[:-1], 3, self.heads, -1).unbind(-3)
         query, key = rotate(query, turns), rotate(key, turns)
         keys, values = (key, value) if past is None else (torch.cat([past[0], key], -3), torch.cat([past[1], value], -3))

@@ -42,11 +42,7 @@ class RankBpe:
 
     @classmethod
     def read(cls, path: Path, specials: Mapping[str, int], pattern: str) -> RankBpe:
-        """Read a file of lines, each a token in base64 and its rank.
-
-        Raises:
-            PolicyError: no such file, or another format.
-        """
+        """Read a file of lines, each a token in base64 and its rank. Raises PolicyError: no such file, or another format."""
         import base64
         import binascii
 
@@ -63,11 +59,7 @@ class RankBpe:
         return max(self._text_ids, default=-1) + 1
 
     def check_below(self, specials: Mapping[str, int], path: Path) -> None:
-        """Compare the words, read from `path`, with the ids of special tokens, which follow all of them.
-
-        Raises:
-            PolicyError: a special token's id is a word's.
-        """
+        """Compare the words of `path` with the ids of special tokens behind them. Raises PolicyError: an id is a word's."""
         name, first = min(specials.items(), key=lambda named: named[1])
         if self.size > first:
             raise PolicyError(

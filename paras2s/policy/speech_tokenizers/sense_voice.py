@@ -27,11 +27,7 @@ class SenseVoice:
 
     @classmethod
     def load(cls, folder: Path, device: str | torch.device = "cpu") -> SenseVoice:
-        """Read a folder as ModelScope gives it: `config.yaml`, `am.mvn`, `model.pt`.
-
-        Raises:
-            PolicyError: funasr is not installed, or it cannot read the folder.
-        """
+        """Read ModelScope's folder: `config.yaml`, `am.mvn`, `model.pt`. Raises PolicyError: no funasr, or unreadable."""
         # funasr prints to standard output, where JSON may go, and seeds every generator.
         with contextlib.redirect_stdout(sys.stderr), torch.random.fork_rng(devices=[]):
             try:
@@ -52,11 +48,7 @@ class SenseVoice:
 
     @torch.no_grad()
     def features(self, clip: Clip) -> np.ndarray:
-        """Return the encoder's output [L, F], the same for the same clip.
-
-        Raises:
-            PolicyError: the clip is shorter than a window of the filter bank.
-        """
+        """Return the encoder's output [L, F]. Raises PolicyError: the clip is shorter than a filter bank's window."""
         noise = np.random.Generator(np.random.Philox(DITHER_SEED))
         samples = clip.at(RATE_HZ).samples
         if len(samples) < WINDOW:

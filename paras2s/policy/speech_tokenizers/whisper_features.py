@@ -78,19 +78,11 @@ class WhisperFeatures:
         return cls(encoder, extractor, device)
 
     def features(self, clip: Clip) -> np.ndarray:
-        """Return features [T, 4 * d_model], float32; T = ceil(samples / 1280) of each 30 s chunk, chunks one after another.
-
-        Raises:
-            AudioError: the clip is empty.
-        """
+        """Return features [T, 4 * d_model], float32; T = ceil(samples / 1280) a 30 s chunk. Raises AudioError: no samples."""
         return self.features_batch([clip])[0]
 
     def features_batch(self, clips: Sequence[Clip]) -> list[np.ndarray]:
-        """Return features of each clip, `BATCH_CHUNKS` chunks of all of them at once; each as by itself, but for rounding.
-
-        Raises:
-            AudioError: a clip is empty.
-        """
+        """Return features of each clip as by itself, `BATCH_CHUNKS` chunks at once. Raises AudioError: a clip is empty."""
         chunks = [(number, part) for number, clip in enumerate(clips) for part in split_clip(clip, self.extractor)]
         weight = next(self.encoder.parameters())
         features: list[list[torch.Tensor]] = [[] for _ in clips]
@@ -106,11 +98,7 @@ class WhisperFeatures:
 
 
 def split_clip(clip: Clip, extractor: WhisperFeatureExtractor) -> list[np.ndarray]:
-    """Return samples at the extractor's rate, in chunks of the length it was made for (30 s); the last may be shorter.
-
-    Raises:
-        AudioError: the clip is empty.
-    """
+    """Return samples at the extractor's rate in chunks of 30 s; the last may be shorter. Raises AudioError: an empty clip."""
     samples = clip.at(int(extractor.sampling_rate)).samples
     if not len(samples):
         raise AudioError(f"the clip holds no samples at {extractor.sampling_rate} Hz; there is nothing to encode")
@@ -119,11 +107,7 @@ def split_clip(clip: Clip, extractor: WhisperFeatureExtractor) -> list[np.ndarra
 
 
 def read_extractor(folder: Path) -> WhisperFeatureExtractor:
-    """Read the log-mel recipe of a checkpoint.
-
-    Raises:
-        PolicyError: missing, or not a recipe.
-    """
+    """Read the log-mel recipe of a checkpoint. Raises PolicyError: missing, or not a recipe."""
     from transformers import WhisperFeatureExtractor
 
     path = folder / "preprocessor_config.json"

@@ -74,11 +74,7 @@ class WhisperVQConfig(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> WhisperVQConfig:
-        """Read a released `config.json`.
-
-        Raises:
-            PolicyError: a key is missing, or has a value that is not implemented.
-        """
+        """Read a released `config.json`. Raises PolicyError: a key is missing, or has a value that is not implemented."""
         config = read_config(path, cls.model_fields)
         try:
             return cls.model_validate(config)
@@ -214,19 +210,11 @@ class GlmTokenizer:
         return cls(encoder, extractor, device)
 
     def encode(self, clip: Clip) -> np.ndarray:
-        """Return codes [T], int64; T = ceil(samples / 1280) of each 30 s chunk, chunks one after another.
-
-        Raises:
-            AudioError: the clip is empty.
-        """
+        """Return codes [T], int64; T = ceil(samples / 1280) of each 30 s chunk. Raises AudioError: the clip is empty."""
         return self.encode_batch([clip])[0]
 
     def encode_batch(self, clips: Sequence[Clip]) -> list[np.ndarray]:
-        """Return codes of each clip; the others in the batch do not matter to it.
-
-        Raises:
-            AudioError: a clip is empty.
-        """
+        """Return codes of each clip; the others in the batch do not matter to it. Raises AudioError: a clip is empty."""
         chunks = [(number, *chunk) for number, clip in enumerate(clips) for chunk in self._mels(clip)]
         weight = self.encoder.conv1.weight
         codes: list[list[np.ndarray]] = [[] for _ in clips]
@@ -260,11 +248,7 @@ class GlmTokenizer:
 
 
 def check_tokenizer(folder: Path, codes: int) -> None:
-    """Compare a folder's config with its weights, from their headers, and with how many codes a model reads.
-
-    Raises:
-        PolicyError: they do not fit each other.
-    """
+    """Compare a folder's config with its weights' headers and a model's number of codes. Raises PolicyError: they differ."""
     config = WhisperVQConfig.load(folder / "config.json")
     with torch.device("meta"):
         encoder = WhisperVQEncoder(config)

@@ -38,11 +38,7 @@ class AccentExtractor:
         return f"speechbrain/{self.model}"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Accent of each clip.
-
-        Raises:
-            AudioError: a clip is silent. AssetError: the extra or the weights are missing.
-        """
+        """Accent of each clip. Raises AudioError: a clip is silent. AssetError: the extra or the weights are missing."""
         for clip in clips:
             require_sound(clip, "accent")
         model = _model(self.model)
@@ -57,11 +53,7 @@ class AccentExtractor:
 
 
 def accent_fields(similarities: dict[str, float]) -> Fields:
-    """Return the fields of one clip, from similarities by the model's own labels: by name, since their order is the model's.
-
-    Raises:
-        AudioError: an accent is missing.
-    """
+    """Return the fields of a clip from similarities by the model's label names. Raises AudioError: an accent is missing."""
     by_name = {_SPELT.get(label, label): value for label, value in similarities.items()}
     if missing := [label for label in ACCENTS if label not in by_name]:
         raise AudioError(f"the accent model gave no similarity to {', '.join(missing)}")

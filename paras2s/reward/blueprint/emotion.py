@@ -39,11 +39,7 @@ class EmotionExtractor:
         return f"funasr/{self.hub}/{self.model}"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Emotion of each clip.
-
-        Raises:
-            AudioError: a clip is silent. AssetError: the extra or the weights are missing.
-        """
+        """Emotion of each clip. Raises AudioError: a clip is silent. AssetError: the extra or the weights are missing."""
         for clip in clips:
             require_sound(clip, "emotion")
         model = _model(self.model, self.hub)

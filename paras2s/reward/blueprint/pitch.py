@@ -27,11 +27,7 @@ class PitchExtractor:
     keys = (MEAN, STD, CONTOUR)
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Pitch of each clip.
-
-        Raises:
-            AudioError: a clip has under 3 voiced frames.
-        """
+        """Pitch of each clip. Raises AudioError: a clip has under 3 voiced frames."""
         return [_fields(clip) for clip in clips]
 
 

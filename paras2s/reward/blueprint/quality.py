@@ -55,11 +55,7 @@ class QualityExtractor:
     keys = (SIGNAL, BACKGROUND, OVERALL, P808)
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """MOS of each clip.
-
-        Raises:
-            AudioError: a clip is silent, or under half a second.
-        """
+        """MOS of each clip. Raises AudioError: a clip is silent, or under half a second."""
         for clip in clips:
             require_sound(clip, "audio quality")
             if clip.duration_s < MIN_S:

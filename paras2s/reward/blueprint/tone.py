@@ -31,11 +31,7 @@ class ToneExtractor:
         return tuple(f"{EMOTION}.{label}" for label in self.classifier.labels)
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Tone of each clip.
-
-        Raises:
-            AudioError: a clip is silent.
-        """
+        """Tone of each clip. Raises AudioError: a clip is silent."""
         return [
             {f"{EMOTION}.{label}": Measured(value, "probability") for label, value in self.classifier.scores(clip).items()}
             for clip in clips

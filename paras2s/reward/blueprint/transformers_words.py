@@ -35,11 +35,7 @@ class TransformersWordsExtractor:
         return f"transformers/{self.model}/alone-1+rates-4"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Return the words of all clips; silent ones are not shown to the recogniser, which makes words up for them.
-
-        Raises:
-            AssetError: the library or the weights are not here.
-        """
+        """Return the words of all clips; silent ones are not shown, as it makes words up for them. Raises AssetError."""
         audible = [index for index, clip in enumerate(clips) if not is_silent(clip)]
         recognise = _pipeline(self.model)
         transcripts: dict[int, Transcript] = {}

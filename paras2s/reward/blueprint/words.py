@@ -54,9 +54,7 @@ class WordsExtractor:
         return f"{asr.version(self.model)}+rates-4"
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Transcribe all clips, each in a window of its own; a clip without words has "" and no rates, one without a voice
-        no rates.
-        """
+        """Transcribe clips, each in its own window; no words give "" without rates, no voice gives no rates."""
         # Given silence, Whisper makes words up.
         audible = [index for index, clip in enumerate(clips) if not is_silent(clip)]
         recognised = asr.transcribe([clips[index] for index in audible], self.model, timed=True)

@@ -60,11 +60,7 @@ class KnownRange:
 
     @classmethod
     def load(cls, folder: Path) -> KnownRange:
-        """Read what `save` wrote.
-
-        Raises:
-            JudgeError: missing, or cut off.
-        """
+        """Read what `save` wrote. Raises JudgeError: missing, or cut off."""
         from safetensors.torch import load_file
 
         path = folder / FILE

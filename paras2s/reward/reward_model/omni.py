@@ -94,11 +94,7 @@ def prompt_text(template: str, clip_samples: dict[str, int]) -> str:
 
 
 def read_adapter_config(folder: Path) -> dict[str, Any]:
-    """Return the settings that a stored adapter was trained with, version 0.5's too.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Return the settings that a stored adapter was trained with, version 0.5's too. Raises DataError: there are none."""
     values = dict(read_json(folder / "omni.json"))
     if "learning_rate" in values:
         values["lr"] = values.pop("learning_rate")
@@ -150,11 +146,7 @@ class OmniRewardModel:
 
     @classmethod
     def pretrained(cls, config: OmniConfig, adapter: Path | None = None) -> OmniRewardModel:
-        """Load the thinker of `config.model`, with a trained adapter if there is one.
-
-        Raises:
-            JudgeError: the weights, the tokenizer or the adapter are not here.
-        """
+        """Load the thinker of `config.model`, with any trained adapter. Raises JudgeError: a part is missing."""
         from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration
 
         try:
@@ -173,11 +165,7 @@ class OmniRewardModel:
     # Input.
 
     def batch(self, pairs: Sequence[SpokenPair]) -> dict[str, Tensor]:
-        """Model inputs of N pairs: left-padded ids [N, L], mask, and features of 2 N clips in the prompt's order.
-
-        Raises:
-            JudgeError: a clip is longer than `max_audio_s`.
-        """
+        """Return inputs of N pairs: left-padded ids [N, L], mask, features of 2 N clips. Raises JudgeError: too long."""
         texts, clips = [], []
         for pair in pairs:
             by_name = {"question": pair.question.at(RATE_HZ), "answer": pair.answer.at(RATE_HZ)}
@@ -213,10 +201,7 @@ class OmniRewardModel:
         return next(self.thinker.parameters()).dtype
 
     def next_logits(self, pairs: Sequence[SpokenPair]) -> Tensor:
-        """Return the logits [N, V] of the token after the prompt.
-
-        The thinker's own forward would build logits [N, L, V]; only the last place is needed.
-        """
+        """Return the logits [N, V] of the token after the prompt; the thinker's own forward would build [N, L, V]."""
         hidden = self.base.model(**self.batch(pairs), use_cache=False).last_hidden_state[:, -1]
         logits: Tensor = self.base.lm_head(hidden)
         # Half precision is too coarse for a softmax.
@@ -272,11 +257,7 @@ class OmniRewardModel:
         self.thinker = export_thinker(self.thinker, self.tokenizer, folder)
 
     def load_adapter(self, folder: Path) -> None:
-        """Put a trained adapter on.
-
-        Raises:
-            JudgeError: the folder holds none, or one of another model.
-        """
+        """Put a trained adapter on. Raises JudgeError: the folder holds none, or one of another model."""
         from peft import PeftModel
 
         try:

@@ -13,11 +13,7 @@ from paras2s.utils.seeds import Stream
 
 
 class OmniTraining:
-    """The optimiser of the adapters, and the order of the pairs; `step` n depends on the seed and n alone.
-
-    Raises:
-        JudgeError: no pairs, or a score off the scale.
-    """
+    """The adapters' optimiser and the pairs' order; `step` n depends on seed and n. Raises JudgeError: nothing to train on."""
 
     def __init__(self, model: OmniRewardModel, pairs: Sequence[SpokenPair], scores: Sequence[int], seed: int) -> None:
         if not pairs or len(pairs) != len(scores) or not set(scores) <= {1, 2, 3, 4, 5}:
@@ -30,11 +26,7 @@ class OmniTraining:
         self.optimiser = torch.optim.AdamW(self._learning, lr=model.config.lr, weight_decay=0.0)
 
     def step(self, number: int) -> float:
-        """Make one update; return the loss, the mean over the batch.
-
-        Raises:
-            JudgeError: the loss is not finite.
-        """
+        """Make one update; return the loss, the mean over the batch. Raises JudgeError: the loss is not finite."""
         config = self.model.config
         rows = rows_of_step(number, config.batch_size, len(self.pairs), [self.seed, Stream.OMNI_ORDER])
         size = config.micro_batch_size or len(rows)

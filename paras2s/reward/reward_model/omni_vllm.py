@@ -49,11 +49,7 @@ class ServedOmni:
         self._template = read_prompt("omni", config.prompts)
 
     def request(self, pair: SpokenPair) -> Request:
-        """Return the template's text and clips as parts of one message.
-
-        Raises:
-            JudgeError: a clip is longer than `max_audio_s`.
-        """
+        """Return the template's text and clips as parts of a message. Raises JudgeError: a clip exceeds `max_audio_s`."""
         clips = {"question": pair.question.at(RATE_HZ), "answer": pair.answer.at(RATE_HZ)}
         for name, clip in clips.items():
             if clip.duration_s > self.config.max_audio_s:
@@ -68,11 +64,7 @@ class ServedOmni:
         return Request(messages, token_ids=self.config.digit_ids)
 
     def score_each(self, pairs: Sequence[SpokenPair]) -> list[OmniScore | Unscored]:
-        """Score pairs, in order; a pair that cannot be scored is Unscored and does not affect the others.
-
-        Raises:
-            BudgetError: the budget ended.
-        """
+        """Score pairs, in order; an unscored pair does not affect the others. Raises BudgetError: the budget ended."""
         requests = [self._request_or_reason(pair) for pair in pairs]
         replies = iter(self.client.complete_all([request for request in requests if isinstance(request, Request)]))
         return [request if isinstance(request, Unscored) else self._read(next(replies)) for request in requests]

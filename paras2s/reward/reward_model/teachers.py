@@ -40,9 +40,7 @@ class TeacherRequest:
 
 @dataclass(frozen=True)
 class Cost:
-    """Calls and USD: at most, before teaching; after it, the calls of this run and what all verdicts cost, whenever they were
-    paid for. USD is None if no price is known.
-    """
+    """Calls and USD: at most before teaching; then this run's calls and all verdicts' cost, None if a price is unknown."""
 
     calls: int
     usd: float | None
@@ -60,11 +58,7 @@ class Teacher(Protocol):
         """Whether scores cost neither calls nor money."""
 
     def scores(self, requests: Sequence[TeacherRequest], on_progress: Progress) -> list[Scores | Unscored]:
-        """Score the answers, in order.
-
-        Raises:
-            JudgeError: it failed on more answers than it may. BudgetError: the budget ended; a later run goes on from there.
-        """
+        """Score the answers, in order. Raises JudgeError: too many failed. BudgetError: a later run goes on from there."""
 
     def cost(self, requests: Sequence[TeacherRequest]) -> Cost:
         """Return the cost at most, before any call."""

@@ -45,9 +45,7 @@ class ScoredAnswer:
 
 @dataclass(frozen=True)
 class PreferenceSet:
-    """Questions with their styles, answers sampled for some of them, other systems' answers, and degenerate answers (codes),
-    which score 1.
-    """
+    """Questions with styles, sampled answers, other systems' answers, and degenerate answers (codes), which score 1."""
 
     questions: tuple[EncodedQuestion, ...]
     styles: tuple[str, ...]
@@ -232,12 +230,7 @@ def train_reward_model(
 
 
 def fit_baseline(known: Sequence[float], scores: Sequence[float], queries: Sequence[float]) -> list[float]:
-    """Predict scores from one number for each answer, by a straight line; where the number never changes, by the commonest
-    score.
-
-    Raises:
-        JudgeError: there are no scores.
-    """
+    """Predict scores linearly from a number, or by the commonest score if it is constant. Raises JudgeError: no scores."""
     if not scores:
         raise JudgeError("the judge scored none of the sampled answers, so no baseline can be fitted")
     if len(set(known)) < 2:

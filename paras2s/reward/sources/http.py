@@ -26,11 +26,7 @@ class HttpSource:
         return self.client.config.audio != "none"
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """Score all answers of all groups, in as many calls at once as the config allows.
-
-        Raises:
-            BudgetError: the budget or the server's is spent, or too many calls in a row failed alike.
-        """
+        """Score all groups, as many calls at once as the config allows. Raises BudgetError: spent, or failing alike."""
         scores = self.client.score([self._sent(row, group) for row, group in enumerate(groups)])
         return [[scores[f"{row}/{number}"] for number in range(len(group.answers))] for row, group in enumerate(groups)]
 

@@ -31,11 +31,7 @@ class JudgeSource:
         return not self.extractors
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """Score all answers of all groups at once; an answer without sound is Unscored.
-
-        Raises:
-            BudgetError: the budget ended before the answers did.
-        """
+        """Score all groups at once; an answer without sound is Unscored. Raises BudgetError: the budget ended first."""
         missing = "the answer has no sound" if self.needs_sound else "nothing was measured on the answer"
         scores: list[Scores] = [[Unscored(self.kind, missing) for _ in group.answers] for group in groups]
         exchanges: dict[tuple[int, int], Exchange] = {}

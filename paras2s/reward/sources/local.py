@@ -28,9 +28,7 @@ class ModelSource:
     needs_codes = True
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
-        """Score all answers in one batch; no score where a clip is longer than the model reads, an answer is unlike all that it
-        learned from, or a score is not finite.
-        """
+        """Score all answers in one batch; none for clips that are too long or unlike all it learned, or if not finite."""
         # A run with this source encodes every question, and every answer; an omitted answer would give its score to the next.
         pairs = [
             (group.question.encoded, answer.codes)

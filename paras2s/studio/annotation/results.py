@@ -131,11 +131,7 @@ def summaries(store: StudyStore) -> tuple[AnnotatorSummary, ...]:
 
 
 def results(store: StudyStore, verdicts: Mapping[str, Path] | None = None) -> Results:
-    """Return the results so far; `verdicts` names files of `bench speakbench` by judge, over the pairs' numbers in the study.
-
-    Raises:
-        DataError: a file of verdicts is wrong, or the study is none of pairs.
-    """
+    """Return the results so far; `verdicts` names files of `bench speakbench` by judge. Raises DataError: they do not fit."""
     study, annotations = store.study, list_annotations(store)
     counted = [annotation for annotation in annotations if not study.items[annotation.number].gold]
     judged = dict(_judges_of_items(study))

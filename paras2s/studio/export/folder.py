@@ -17,11 +17,7 @@ MANIFEST = "export.json"
 
 
 def check_folder(out: Path, runs: Sequence[Path]) -> None:
-    """Check that an export may be written to `out`.
-
-    Raises:
-        ConfigError: it is a file, is inside a run, or holds a file that no export wrote.
-    """
+    """Check that an export may be written to `out`. Raises ConfigError: a file, a run, or another program's files."""
     if any(out.resolve().is_relative_to(run) for run in runs):
         raise ConfigError(f"--export {out}: is inside a run, which is only read; give another folder")
     if not out.exists():
@@ -58,11 +54,7 @@ def _exchange(folder: Path, out: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(out: Path, facts: dict[str, Any]) -> Iterator[Path]:
-    """Give a new folder that takes the place of `out` when the block ends well, with a manifest of `facts` and all files.
-
-    Raises:
-        StorageError: the disk refused; what was there before is still there.
-    """
+    """Give a folder that replaces `out` when the block ends well, with a manifest of `facts`. Raises StorageError."""
     out = out.resolve()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

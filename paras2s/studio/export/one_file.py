@@ -54,11 +54,7 @@ def export_report(folders: Sequence[Path], out: Path, names: Sequence[str]) -> N
 def page_in_one_file(
     requests: InProcess, site: Site, address: str, sounds: Sequence[str] = (), data: Sequence[str] = ()
 ) -> str:
-    """Return the page at an address with the sounds that it names, and with the `sounds` and `data` that its scripts request.
-
-    Raises:
-        DataError: there is no such page.
-    """
+    """Return a page with the sounds that it names and the `sounds` and `data` that its scripts request. Raises DataError."""
     reply = requests.get(address)
     if reply.problem is not None:
         raise DataError(reply.problem)

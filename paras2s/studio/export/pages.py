@@ -107,10 +107,7 @@ def read_page(text: str) -> Parts:
 
 
 def write_page(text: str, file_of: Callable[[str], str | None], change_text: Callable[[str], str]) -> str:
-    """Return a page of an export; `file_of` gives the file of a page's address, None for a page that is not exported.
-
-    A link to what is not exported stays as text, and says so.
-    """
+    """Return a page of an export; `file_of` gives a page's file, or None: then its links stay as text, and say so."""
     if nonce := re.search(r'<meta name="style-nonce" content="([^"]*)">', text):
         text = text.replace(nonce[1], NONCE)
 

@@ -96,10 +96,7 @@ class InProcess:
 
 
 def name_of(address: str) -> str:
-    """Return the name of an address in the index of an export, the same as that of `nameOf` in `static/data.js`.
-
-    The order of parameters does not matter, but that of several values of one does.
-    """
+    """Return an address's name in the index of an export, as `nameOf` in `static/data.js` does: parameters are sorted."""
     parts = urlsplit(address)
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     given = [pair for pair in pairs if pair[0] not in SO_FAR and (parts.path not in SCRIPTED or pair[0] == "run")]

@@ -82,11 +82,7 @@ def export_site(folders: Sequence[Path], out: Path, choice: Choice, dry_run: boo
 
 
 def choose_runs(runs: Sequence[FoundRun], names: Sequence[str]) -> list[FoundRun]:
-    """Return the runs of these names or addresses, in their order; all without a name.
-
-    Raises:
-        ConfigError: there is none, or several have the name.
-    """
+    """Return the runs of these names or addresses, in order; all without a name. Raises ConfigError: none, or several."""
     if not runs:
         raise ConfigError("there is no run in these folders; give the folder of a run, or a folder above it")
     chosen = []
@@ -102,11 +98,7 @@ def choose_runs(runs: Sequence[FoundRun], names: Sequence[str]) -> list[FoundRun
 
 
 def check_steps(choice: Choice, runs: Sequence[Path]) -> None:
-    """Check that each step is kept by one of the runs.
-
-    Raises:
-        ConfigError: one is not.
-    """
+    """Check that each step is kept by one of the runs. Raises ConfigError: one is not."""
     kept = {step for run in runs for step in steps_kept(run / FOLDER)}
     if missing := [step for step in choice.steps if step not in kept]:
         known = f"the kept steps are {min(kept)} to {max(kept)}" if kept else "no rollouts are kept"
@@ -187,11 +179,7 @@ class Site:
         self._requests, self._roots = requests, roots
 
     def static(self, name: str) -> bytes:
-        """Return a static file of the studio.
-
-        Raises:
-            StorageError: it is missing; an installation that was removed meanwhile gave an export without scripts.
-        """
+        """Return a static file of the studio. Raises StorageError: it is missing, the package was removed meanwhile."""
         reply = self._requests.get(STATIC + name)
         if reply.status != 200:
             raise StorageError(f"{name}: this file of the studio cannot be read; install paras2s again")

@@ -130,11 +130,7 @@ class Conversation:
         return answered
 
     def find(self, number: int) -> Answered:
-        """Return a question by its number.
-
-        Raises:
-            DataError: it is not held.
-        """
+        """Return a question by its number. Raises DataError: it is not held."""
         if number not in self.history:
             raise DataError("this question is held no longer; ask it again")
         return self.history[number]

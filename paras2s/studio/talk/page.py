@@ -52,11 +52,7 @@ class _Vote(BaseModel):
 
 
 def make_talking_app(folder: Path, conversation: Conversation, world: World) -> Starlette:
-    """Return the studio over a run's folder, with the page of a conversation.
-
-    Raises:
-        ConfigError: the folder is missing.
-    """
+    """Return the studio over a run's folder, with the page of a conversation. Raises ConfigError: the folder is missing."""
     studio = Studio(open_folders([folder]), make_templates(), talks=True)
     return app_of(
         studio, [*routes(studio, conversation, world), *(route for module in MODULES for route in module.routes(studio))]
@@ -133,11 +129,7 @@ def routes(studio: Studio, conversation: Conversation, world: World) -> list[Bas
 
 
 def read_question(data: bytes, name: str, style: str | None) -> Question:
-    """Read a recording of a question.
-
-    Raises:
-        AudioError: no sound (a video), too long, or damaged; names the file.
-    """
+    """Read a recording of a question. Raises AudioError: no sound (a video), too long, or damaged; names the file."""
     return Question(read_clip(data, max_duration_s=MAX_QUESTION_S, name=name[:80]), style)
 
 

@@ -86,11 +86,7 @@ def _checkpoints(first: Path, other: Path | None) -> list[tuple[str, Path]]:
 
 
 def _checkpoint(path: Path) -> Path:
-    """Return a checkpoint's folder; of a run its last policy.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return a checkpoint's folder; of a run its last policy. Raises ConfigError: there is none."""
     if is_checkpoint(path):
         return path
     if (path / RESOLVED).is_file():

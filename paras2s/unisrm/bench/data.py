@@ -40,11 +40,7 @@ class Sample:
     clips: Mapping[str, Path | Clip]
 
     def read(self) -> dict[str, Clip]:
-        """Read the clips by name.
-
-        Raises:
-            AudioError: a clip cannot be read.
-        """
+        """Read the clips by name. Raises AudioError: a clip cannot be read."""
         return {name: clip if isinstance(clip, Clip) else read_clip(clip) for name, clip in self.clips.items()}
 
 
@@ -70,11 +66,7 @@ class BenchData:
 
 
 def load_bench(folder: Path, split: str = "bench") -> BenchData:
-    """Read a split of a data set.
-
-    Raises:
-        DataError: the file is missing, an item is not valid, two have one id, or no item is of this split.
-    """
+    """Read a split of a data set. Raises DataError: no file, a wrong item, an id that occurs twice, or an empty split."""
     items = tuple(read_items(folder, [split]))
     if not items:
         raise DataError(f"{folder / ITEMS}: no item is of the split {split!r}; `paras2s unisrm data` makes some")

@@ -159,11 +159,7 @@ NO_PROMPT = "candidates, and the sentence as an instruction; no prompt speech"
 def open_bench_judge(
     name: str, overrides: Mapping[str, Any] | None = None, tone: Any = None, encoder: Any = None
 ) -> BenchJudge:
-    """Open a judge by name, YAML or folder.
-
-    Raises:
-        ConfigError: no such judge, or a wrong setting. JudgeError: there is no such model.
-    """
+    """Open a judge by name, YAML or folder. Raises ConfigError: it does not exist, or a wrong setting. JudgeError: no model."""
     named, changed = find_judge(name), dict(overrides or {})
     kind = named.kind
     if kind == "unisrm":

@@ -44,11 +44,7 @@ class NoJudgement:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """A judgement as it is stored. A swapped pair's is already turned back: A is the item's own first candidate.
-
-    Raises:
-        DataError: a row with a judgement and a reason why there is none, or with neither.
-    """
+    """A judgement as stored; a swapped pair's is turned back. Raises DataError: both or neither of judgement and reason."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -104,9 +100,5 @@ def judgement_of_label(label: PairLabel, reply: str) -> Judgement:
 
 
 def load_rows(path: Path) -> list[BenchRow]:
-    """Read rows.
-
-    Raises:
-        DataError: no file, or a wrong row; names file and line.
-    """
+    """Read rows. Raises DataError: no file, or a wrong row; names file and line."""
     return [row for _, row in read_rows(path, BenchRow, "; run the benchmark again")]

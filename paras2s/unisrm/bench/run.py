@@ -41,11 +41,7 @@ CHUNK = 32
 
 @dataclass(frozen=True)
 class UniSRMBenchOptions:
-    """The options of `bench unisrm`. `llm` is the YAML of the endpoint that scores groundedness; None: not scored.
-
-    Raises:
-        ConfigError: no judge at all, or a judge that occurs twice.
-    """
+    """The options of `bench unisrm`; `llm` scores groundedness if given. Raises ConfigError: no judge, or one twice."""
 
     data: Path
     judges: Sequence[str]
@@ -78,11 +74,7 @@ class UniSRMBenchResult:
 
 
 def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> UniSRMBenchResult:
-    """Judge, and write verdicts, unisrm.json and unisrm.md.
-
-    Raises:
-        ConfigError: a judge that cannot be opened. DataError: no items. StorageError: verdicts of another judge are there.
-    """
+    """Judge, and write verdicts, unisrm.json and unisrm.md. Raises ConfigError: a wrong judge. DataError. StorageError."""
     data = load_bench(options.data, options.split)
     client = None if options.llm is None else _client(options.llm, options.cache_dir)
     for name in options.judges:
@@ -142,11 +134,7 @@ def judge_samples(
     judge: BenchJudge, samples: Sequence[Sample], data: BenchData, options: UniSRMBenchOptions,
     on_progress: Progress,
 ) -> tuple[list[BenchRow], BudgetError | None]:  # fmt: skip
-    """Judge samples without a verdict; return the rows of these samples, and the budget's end.
-
-    Raises:
-        StorageError: the file holds verdicts of another judge, another version or other items.
-    """
+    """Judge samples without a verdict; return their rows, and the budget's end. Raises StorageError: another judge's file."""
     path = verdicts_path(options.out, judge.name)
     version = f"{judge.version}/{data.digest}"
     existing = load_rows(path) if path.is_file() else []

@@ -37,10 +37,7 @@ class ImportReport:
 
 
 def disjoint(rows: Iterable[Entry | Dropped], taken: Mapping[str, str]) -> Iterator[Entry | Dropped]:
-    """Yield rows, and in place of an item whose text or speaker another split has, the reason.
-
-    `taken` maps the keys of `keys_of` to the split that has them; it is read again for each row.
-    """
+    """Yield rows; a reason in place of an item whose text or speaker another split has, by `taken` (see `keys_of`)."""
     for row in rows:
         if isinstance(row, Entry) and (clash := clash_of(keys_of(row.item), row.item.split, taken)):
             row = Dropped(row.item.id, clash)

@@ -35,10 +35,7 @@ Feature = Callable[[Item, str], float]
 
 
 def measure_shortcuts(folder: Path, items: Sequence[Item]) -> list[Shortcut]:
-    """Measure the shortcuts of every task that has items: majority, text alone, engine, length, loudness.
-
-    Data with real speech has one more: the side that is a recording.
-    """
+    """Measure the shortcuts of every task: majority, text alone, engine, length, loudness, and which side is a recording."""
     levels: dict[str, tuple[float, float]] = {}
 
     def sound(item: Item, name: str) -> tuple[float, float]:

@@ -43,10 +43,7 @@ GROUPS = {speaker: name for groups in SPEAKERS.values() for name, speakers in gr
 
 @dataclass(frozen=True)
 class Faults:
-    """The faults laid on a take: noise at a signal-to-noise ratio, clipping by a drive in dB, gaps, the codec, an echo.
-
-    `echo_s` is the time in which the echo falls by 60 dB.
-    """
+    """The faults of a take: noise (SNR), clipping by a drive in dB, gaps, the codec, an echo (`echo_s`: its fall by 60 dB)."""
 
     snr_db: float | None = None
     drive_db: float = 0.0

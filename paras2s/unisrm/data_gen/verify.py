@@ -60,9 +60,7 @@ class Gold(BaseModel):
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """Pairs examined, kept pairs by split, removed pairs by split and reason, the excluded raters with the reason,
-    and the number of pairs on which all counted raters agree.
-    """
+    """Pairs examined, kept by split, removed by split and reason, excluded raters with reasons, and pairs of full agreement."""
 
     verified: int
     items: Mapping[str, int]
@@ -72,11 +70,7 @@ class VerificationReport:
 
 
 def read_ratings(path: Path) -> list[Rating]:
-    """Read the ratings.
-
-    Raises:
-        DataError: a column is missing, a value is not as documented, or a rater rated an item twice; names file:line.
-    """
+    """Read the ratings. Raises DataError: a missing column, a wrong value, or an item rated twice; names file:line."""
     parsed: list[Rating] = []
     seen: set[tuple[str, str]] = set()
     for line, row in read_csv(path):
@@ -92,11 +86,7 @@ def read_ratings(path: Path) -> list[Rating]:
 
 
 def read_gold(path: Path) -> dict[str, Choice]:
-    """Read the gold items' right choices.
-
-    Raises:
-        DataError: as above.
-    """
+    """Read the gold items' right choices. Raises DataError: as above."""
     choices: dict[str, Choice] = {}
     for line, row in read_csv(path):
         require_columns(f"{path}:1", [str(name) for name in row], ("item", "choice"))
@@ -117,11 +107,7 @@ def _parsed(path: Path, line: int, row: Mapping[str, Any], kind: type[Row]) -> R
 
 
 def excluded_raters(ratings: Sequence[Rating], gold: Mapping[str, Choice], config: VerificationConfig) -> dict[str, str]:
-    """Return the raters whose ratings do not count, each with the reason.
-
-    Raises:
-        DataError: there are gold items, and a rater has rated none.
-    """
+    """Return the excluded raters, each with the reason. Raises DataError: a rater has rated none of the gold items."""
     by_rater: dict[str, list[Rating]] = defaultdict(list)
     for rating in ratings:
         by_rater[rating.rater].append(rating)

@@ -23,11 +23,7 @@ def import_corpus(
     name: str, source: Path, out: Path, config: str | None, overrides: dict[str, Any], dry_run: bool,
     progress: Callable[[int, int], None],
 ) -> dict[str, Any]:  # fmt: skip
-    """Import or build a data set, and return what came of it.
-
-    Raises:
-        ConfigError: no config where one is needed, or one where nothing reads it. DataError: another layout.
-    """
+    """Import or build a data set, and return what came of it. Raises ConfigError: a missing or surplus config. DataError."""
     if name in BUILDERS:
         if dry_run:
             return estimate_import(name, source, out, config, overrides)
@@ -49,11 +45,7 @@ def import_corpus(
 
 
 def estimate_import(name: str, source: Path, out: Path, config: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return what building a corpus would make, call and cost at most.
-
-    Raises:
-        ConfigError: it has labels already, or a config is missing. DataError: another layout.
-    """
+    """Return what building a corpus would make, call and cost at most. Raises ConfigError: nothing to build. DataError."""
     if name not in BUILDERS:
         raise ConfigError(f"--estimate: {name} has labels by people, and importing it calls nothing; leave it out")
     others = [] if not (out / ITEMS).is_file() else [item for item in read_items(out) if item.factors.get("corpus") != name]
@@ -73,11 +65,7 @@ def estimate_import(name: str, source: Path, out: Path, config: str | None, over
 def verify_folder(
     data: Path, ratings: Path, gold: Path | None, config: str, overrides: dict[str, Any], dry_run: bool
 ) -> dict[str, Any]:
-    """Verify a data folder by a file of ratings, and return what came of it.
-
-    Raises:
-        DataError: a wrong file, or missing raters.
-    """
+    """Verify a data folder by a file of ratings; return what came of it. Raises DataError: a wrong file, or no raters."""
     settings = load_unisrm_data(config, overrides).verification
     verification = verify(data, read_ratings(ratings), {} if gold is None else read_gold(gold), settings, dry_run)
     return {

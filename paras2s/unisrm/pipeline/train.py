@@ -26,11 +26,7 @@ DESCRIBED, DESCRIPTION_PROBE = "described", "description_probe.json"
 def train_stage(
     stage: Literal["sft", "grpo"], config: str, overrides: dict[str, Any], data: Path, out: Path, seed: int, console: Console
 ) -> Path:
-    """Train one stage on its split of the data, and return the folder with the model.
-
-    Raises:
-        ConfigError: a wrong config, one without this stage, or packages that are not here. JudgeError: no model to begin with.
-    """
+    """Train one stage on its split; return the model's folder. Raises ConfigError: a wrong config, or no packages."""
     settings = load_unisrm_config(config, overrides)
     folder = out / stage
     if is_trained(folder):
@@ -50,11 +46,7 @@ def is_trained(folder: Path) -> bool:
 
 
 def run_sft(settings: UniSRMConfig, data: Path, folder: Path, seed: int, console: Console, quiet: bool = False) -> None:
-    """Train the first stage on the split `sft`; a stopped stage continues at its last checkpoint.
-
-    Raises:
-        ConfigError: packages that are not here. JudgeError: as `train_sft`.
-    """
+    """Train the first stage on the split `sft`, from its last checkpoint. Raises ConfigError: no packages. JudgeError."""
     _require_trl()
     from paras2s.unisrm.reward.train import train_sft
 
@@ -67,11 +59,7 @@ def run_sft(settings: UniSRMConfig, data: Path, folder: Path, seed: int, console
 def run_grpo(
     settings: UniSRMGrpoConfig, begin: Path, data: Path, folder: Path, seed: int, console: Console, quiet: bool = False
 ) -> None:
-    """Train a model of the first stage on the split `rl`; a stopped stage continues at its last checkpoint.
-
-    Raises:
-        ConfigError: packages that are not here. JudgeError: `begin` holds no model, or as `train_grpo`.
-    """
+    """Train a model of the first stage on the split `rl`, from its last checkpoint. Raises ConfigError. JudgeError."""
     _require_trl()
     from paras2s.unisrm.reward.train import train_grpo
 

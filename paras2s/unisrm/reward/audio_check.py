@@ -36,11 +36,7 @@ class AudioGaps:
 
 
 def check_audio(trainer: UniSRMGrpoTrainer, numbers: Sequence[int]) -> AudioGaps:
-    """Compare log-probs of the same completions to two or more items, with their own clips and with each other's.
-
-    Raises:
-        JudgeError: the clips do not reach one of the three places; names it.
-    """
+    """Compare log-probs with an item's own clips and another's. Raises JudgeError: clips do not reach one of three places."""
     gaps = audio_gaps(trainer, numbers)
     if gaps.deaf:
         raise JudgeError(f"the clips do not reach {', '.join(gaps.deaf)}: training would be deaf there")

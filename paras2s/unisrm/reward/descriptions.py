@@ -33,11 +33,7 @@ class DescriptionProbe:
 
 
 def read_descriptions(data: Path, items: Sequence[Item]) -> dict[str, str]:
-    """Read the description of each item whose clips all have one, by the item's id.
-
-    Raises:
-        ConfigError: the data does not say how its clips sound.
-    """
+    """Read the description of items whose clips all have one, by id. Raises ConfigError: the data describes no clips."""
     sounds = {row["clip"]: row.get("in_words") for row in read_jsonl(data / TAKES)} if (data / TAKES).is_file() else {}
     descriptions = {item.id: text for item in items if (text := describe(item, sounds))}
     if not descriptions:
@@ -60,11 +56,7 @@ def requested(model: UniSRM, task: TaskId) -> str:
 
 
 def measure_descriptions(model: UniSRM, data: Path, items: Sequence[Item]) -> DescriptionProbe:
-    """Measure how often a model describes the clips of `items` rightly, part by part.
-
-    Raises:
-        ConfigError: as `read_descriptions`. AudioError: a clip cannot be read.
-    """
+    """Measure how often a model describes the clips of `items` rightly, part by part. Raises ConfigError. AudioError."""
     described = read_descriptions(data, items)
     chosen = [item for item in items if item.id in described]
     chosen = chosen[:: max(1, len(chosen) // MEASURED_ITEMS)]

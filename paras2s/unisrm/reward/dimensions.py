@@ -140,11 +140,7 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_scores(task: Task, text: str) -> DimensionScores:
-    """Read the scores of a reply.
-
-    Raises:
-        JudgeError: a key is missing, a score is no whole number of the range, words are missing, or several objects differ.
-    """
+    """Read the scores of a reply. Raises JudgeError: a key or words are missing, a score is off, or objects differ."""
     objects = verdict_objects(text, KEYS)
     values = {key: agreed([verdict[key] for verdict in objects if key in verdict]) for key in KEYS}
     first, second = (_side(task, SPEECH[side], values[SPEECH[side]]) for side in SIDES)

@@ -23,11 +23,7 @@ def write_items(folder: Path, items: Sequence[Item], file: str = ITEMS) -> None:
 
 
 def read_items(folder: Path, splits: Sequence[str] = ("sft", "rl", "bench"), file: str = ITEMS) -> list[Item]:
-    """Read the items of some splits.
-
-    Raises:
-        DataError: the file is missing, or an item is not valid; names its line.
-    """
+    """Read the items of some splits. Raises DataError: the file is missing, or an item is not valid; names its line."""
     items = []
     for number, row in enumerate(read_jsonl(folder / file), 1):
         try:

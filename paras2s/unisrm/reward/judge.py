@@ -39,11 +39,7 @@ class UniSRMJudge(Judge):
     scores_alone = False
 
     def __init__(self, config: UniSRMJudgeConfig, inputs: TaskInputs = TaskInputs(), calls: bool = True) -> None:
-        """Load the model, or open its endpoint.
-
-        Raises:
-            JudgeError: the folder holds none. ConfigError: the task compares no pairs, or a setting of the endpoint is wrong.
-        """
+        """Load the model, or open its endpoint. Raises JudgeError: there is none. ConfigError: no pairs, or a wrong setting."""
         if not TASKS[inputs.task].pairwise:
             raise ConfigError(f"{inputs.task}: scores single clips, and compares none")
         self.config, self.inputs = config, inputs

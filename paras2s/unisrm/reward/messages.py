@@ -46,11 +46,7 @@ def system_prompt(task_id: TaskId, reasoning: bool = True, folder: Path | None =
 
 
 def instruction(task_id: TaskId, wanted_format: str, folder: Path | None = None) -> str:
-    """Return a task's instruction with a reply's format in words.
-
-    Raises:
-        ConfigError: it cannot be read, or does not hold {{format}} once and nothing else.
-    """
+    """Return a task's instruction with a reply's format in words. Raises ConfigError: it lacks {{format}}, or is unreadable."""
     template = read_prompt(task_id, folder, "paras2s.unisrm.reward")
     if PLACEHOLDER.findall(template) != ["format"]:
         raise ConfigError(f"prompt {task_id!r} must hold {{{{format}}}} once, and no other placeholder")
@@ -81,11 +77,7 @@ def _quality_lines() -> list[str]:
 
 
 def clip_order(task_id: TaskId, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of an item's N clips in the order of the prompt.
-
-    Raises:
-        JudgeError: one is missing, unknown, or the turns of the history are not numbered from 1.
-    """
+    """Return the names of an item's N clips in the prompt's order. Raises JudgeError: a missing, unknown or misnumbered one."""
     task, given = TASKS[task_id], set(names)
     turns = sorted((name for name in given if HISTORY.fullmatch(name)), key=lambda name: int(name.partition("_")[2]))
     context = [part for name in task.clips for part in (turns if name == "history" else [name])]
@@ -102,11 +94,7 @@ def clip_order(task_id: TaskId, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def fitted_clip(name: str, clip: Clip, config: ThinkerConfig) -> Clip:
-    """Return the clip at 16 kHz, cut where it is too long and the config says so.
-
-    Raises:
-        JudgeError: it is longer than `max_audio_s` where that is an error.
-    """
+    """Return the clip at 16 kHz, cut where the config says so. Raises JudgeError: it is longer than `max_audio_s`."""
     clip, limit_s = clip.at(RATE_HZ), config.max_audio_s
     if clip.duration_s <= limit_s:
         return clip
@@ -117,11 +105,7 @@ def fitted_clip(name: str, clip: Clip, config: ThinkerConfig) -> Clip:
 
 
 def user_parts(task_id: TaskId, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> tuple[tuple[str, str], ...]:
-    """Return the user's message as N pairs: the text before a clip, and the name of the clip.
-
-    Raises:
-        JudgeError: a text or a clip is missing, unknown, or too short.
-    """
+    """Return the user's message as N pairs of text and the next clip's name. Raises JudgeError: an input is wrong."""
     task = TASKS[task_id]
     if set(texts) != set(task.texts):
         raise JudgeError(
@@ -135,11 +119,7 @@ def user_parts(task_id: TaskId, texts: Mapping[str, str], clip_samples: Mapping[
 
 
 def chat_text(task_id: TaskId, system: str, texts: Mapping[str, str], clip_samples: Mapping[str, int]) -> str:
-    """Return the full prompt, with as many audio tokens for each clip as the thinker makes of its samples at 16 kHz.
-
-    Raises:
-        JudgeError: a text or a clip is missing, unknown, or too short.
-    """
+    """Return the full prompt with each clip's number of audio tokens, by its samples at 16 kHz. Raises JudgeError."""
     user = "".join(
         f"{before}{AUDIO_BOS}{AUDIO * audio_tokens(clip_samples[name])}{AUDIO_EOS}"
         for before, name in user_parts(task_id, texts, clip_samples)

@@ -33,10 +33,7 @@ NAMES = {
 
 
 class MetricsWriter(TrainerCallback):
-    """Writer of a trainer's logs; a loss that is not finite ends the run.
-
-    `on_progress` is given the number of updates that are made, and of all.
-    """
+    """Writer of a trainer's logs; a loss that is not finite ends the run. `on_progress` gets updates done, and of all."""
 
     def __init__(self, folder: Path, stage: str, on_progress: Callable[[int, int], None] | None = None) -> None:
         self.path, self.stage, self.on_progress = folder / "metrics.jsonl", stage, on_progress
@@ -47,11 +44,7 @@ class MetricsWriter(TrainerCallback):
         trainer.add_callback(self)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
-        """Write a row.
-
-        Raises:
-            JudgeError: the loss is not finite.
-        """
+        """Write a row. Raises JudgeError: the loss is not finite."""
         metrics = {ours: float(logs[theirs]) for theirs, ours in NAMES.items() if logs and logs.get(theirs) is not None}
         if not metrics or not state.is_world_process_zero:
             return

@@ -44,10 +44,7 @@ Outcome = Read | Unscored | BudgetError
 
 
 class Reader(ABC):
-    """Reader of a task's items. `version` changes with the weights or the endpoint, and with everything a reply depends on.
-
-    `client` is None if no call is made.
-    """
+    """Reader of a task's items. `version` changes with all that a reply depends on; `client` None: it makes no call."""
 
     name: str
     version: str
@@ -69,11 +66,7 @@ class LocalReader(Reader):
     name = "unisrm"
 
     def __init__(self, config: UniSRMJudgeConfig, checkpoint: Path) -> None:
-        """Load the model.
-
-        Raises:
-            JudgeError: the folder holds none.
-        """
+        """Load the model. Raises JudgeError: the folder holds none."""
         self.config, self.model = config, UniSRM.load(checkpoint)
         self.systems = self.model.systems
         self.version = f"{weights_digest(checkpoint)}-{_digest(self.systems)}-{config.max_reply_tokens}"
@@ -104,11 +97,7 @@ class ServedReader(Reader):
     client: LLMClient
 
     def __init__(self, config: ServedUniSRMConfig, calls: bool = True) -> None:
-        """Open the endpoint.
-
-        Raises:
-            ConfigError: there are no such settings, or the budget or a price is wrong.
-        """
+        """Open the endpoint. Raises ConfigError: there are no such settings, or the budget or a price is wrong."""
         self.config, llm = config, config.llm
         self.client = LLMClient(llm, JsonCache(config.cache_dir / "judging.sqlite"), "served.llm", calls)
         self.thinker = ThinkerConfig() if config.settings is None else _read_settings(config.settings)
@@ -153,11 +142,7 @@ class ServedReader(Reader):
 
 
 def open_reader(config: UniSRMJudgeConfig, calls: bool = True) -> Reader:
-    """Open the checkpoint or the endpoint that a config names.
-
-    Raises:
-        JudgeError: the folder holds no model. ConfigError: as `ServedReader`.
-    """
+    """Open the checkpoint or endpoint that a config names. Raises JudgeError: no model. ConfigError: as `ServedReader`."""
     if config.served is not None:
         return ServedReader(config.served, calls)
     assert config.checkpoint is not None
@@ -172,11 +157,7 @@ def _read_settings(path: Path) -> ThinkerConfig:
 
 
 def weights_digest(folder: Path) -> str:
-    """Return a hash of a checkpoint's weights, settings and tokenizer; the base of adapters counts by its name alone.
-
-    Raises:
-        JudgeError: the folder holds none.
-    """
+    """Return a hash of weights, settings and tokenizer; a base of adapters counts by name. Raises JudgeError: there is none."""
     files = sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")])
     if not (folder / SETTINGS).is_file():
         raise JudgeError(f"{folder}: holds no UniSRM model ({SETTINGS} is missing)")

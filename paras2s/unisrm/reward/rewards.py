@@ -45,11 +45,7 @@ def consistency_reward(task_id: TaskId, reply: Record | Malformed, label: Record
 
 
 def preferences(record: PairRecord) -> tuple[int, ...]:
-    """Return the sign of A's score less B's in each of D dimensions.
-
-    Raises:
-        ValueError: the record has no scores.
-    """
+    """Return the sign of A's score less B's in each of D dimensions. Raises ValueError: the record has no scores."""
     if record.sides is None:
         raise ValueError("a record without scores has no preferences by dimension")
     first, second = record.sides

@@ -58,11 +58,7 @@ class UniSRM:
 
     @classmethod
     def pretrained(cls, config: ThinkerConfig) -> UniSRM:
-        """Load the thinker of `config.model`.
-
-        Raises:
-            JudgeError: the weights or the tokenizer are not here.
-        """
+        """Load the thinker of `config.model`. Raises JudgeError: the weights or the tokenizer are not here."""
         from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration
 
         try:
@@ -76,11 +72,7 @@ class UniSRM:
 
     @classmethod
     def load(cls, folder: Path) -> UniSRM:
-        """Load a trained model: all weights, or the adapters on the model that they were trained on.
-
-        Raises:
-            JudgeError: the folder holds none, or the adapters are another model's.
-        """
+        """Load a trained model, or adapters on their base. Raises JudgeError: there is none, or another model's."""
         from peft import PeftModel
 
         try:
@@ -123,30 +115,18 @@ class UniSRM:
     # Input.
 
     def encode(self, task_id: TaskId, texts: Mapping[str, str], clips: Mapping[str, Clip]) -> Encoded:
-        """Encode an item's prompt and features.
-
-        Raises:
-            JudgeError: as `features_of` and `chat_text`.
-        """
+        """Encode an item's prompt and features. Raises JudgeError: as `features_of` and `chat_text`."""
         return self.assemble(task_id, texts, {name: self.features_of(name, clip) for name, clip in clips.items()})
 
     def features_of(self, name: str, clip: Clip) -> Tensor:
-        """Compute a clip's mel features [128, A].
-
-        Raises:
-            JudgeError: it is longer than `max_audio_s` where that is an error.
-        """
+        """Compute a clip's mel features [128, A]. Raises JudgeError: it is longer than `max_audio_s` where that is an error."""
         features: Tensor = mel_features(self.extractor, [fitted_clip(name, clip, self.config).samples])[0][0]
         return features
 
     def assemble(
         self, task_id: TaskId, texts: Mapping[str, str], features: Mapping[str, Tensor], system: str | None = None
     ) -> Encoded:
-        """Assemble an item's prompt around the features [128, A] of its clips; `system` replaces the task's instruction.
-
-        Raises:
-            JudgeError: as `chat_text`.
-        """
+        """Assemble an item's prompt around its clips' features [128, A]; `system` is the instruction. Raises JudgeError."""
         samples = {name: HOP * clip_features.shape[1] for name, clip_features in features.items()}
         text = chat_text(task_id, system or self.systems[task_id], texts, samples)
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -232,11 +212,7 @@ class ItemEncoder:
         self._features = lru_cache(HELD_CLIPS)(self._features_of)
 
     def __getitem__(self, number: int) -> Encoded:
-        """Return the encoded item.
-
-        Raises:
-            AudioError, JudgeError: a clip cannot be read, or is refused.
-        """
+        """Return the encoded item. Raises AudioError, JudgeError: a clip cannot be read, or is refused."""
         return self.encoded(number)
 
     def encoded(self, number: int, system: str | None = None) -> Encoded:
@@ -246,11 +222,7 @@ class ItemEncoder:
         return self.model.assemble(item.task, item.texts, features, system)
 
     def silenced(self, number: int) -> Encoded:
-        """Return the item with silence in place of all its clips.
-
-        Raises:
-            JudgeError: as `chat_text`.
-        """
+        """Return the item with silence in place of all its clips. Raises JudgeError: as `chat_text`."""
         item = self.items[number]
         return self.model.encode(item.task, item.texts, dict.fromkeys(item.clips, SILENCE))
 

@@ -261,11 +261,7 @@ def _shared(folder: Path, config: SftConfig | UniSRMGrpoConfig, seed: int) -> di
 
 
 def _accumulation(batch_size: int, micro_batch_size: int) -> int:
-    """Return the micro-batches an update on each device.
-
-    Raises:
-        ConfigError: they do not divide the batch.
-    """
+    """Return the micro-batches an update on each device. Raises ConfigError: they do not divide the batch."""
     from accelerate import PartialState
 
     devices = PartialState().num_processes

@@ -71,11 +71,7 @@ class BuildEstimate:
 
 
 def open_builder(name: str, config: UniSRMDataConfig, source: Path, taken: Mapping[str, str]) -> PlannedPairs:
-    """Open the builder of a corpus; `taken` maps the keys of other data's items to their splits.
-
-    Raises:
-        ConfigError: no items of it are requested. DataError: it is not laid out as published.
-    """
+    """Open a corpus's builder; `taken` maps other data's keys to splits. Raises ConfigError: nothing requested. DataError."""
     return PlannedPairs(BUILDERS[name](config, source), dict(taken))
 
 
@@ -156,11 +152,7 @@ def build_corpus(
 
 
 def estimate_corpus(name: str, config: UniSRMDataConfig, source: Path, taken: Mapping[str, str]) -> BuildEstimate:
-    """Return what a build would call, with as many pairs as may be tried; nothing is called and nothing written.
-
-    Raises:
-        ConfigError: a voice is missing. DataError: the corpus is not laid out as published.
-    """
+    """Return what a build would call at most, without a call. Raises ConfigError: no voice. DataError: another layout."""
     planned = open_builder(name, config, source, taken)
     builder, judge_config = planned.builder, config.judges.of(planned.builder.task)
     writer = Writer(LLMClient(config.writer, calls=False), config.prompts, estimate=True)
@@ -219,11 +211,7 @@ class _Maker:
         )
 
     def make(self, plans: Sequence[PairPlan]) -> list[Item | Dropped]:
-        """Return the item of each pair or the reason why there is none, in order.
-
-        Raises:
-            BudgetError: a budget ended; what is paid for is cached. JudgeError: most texts, lines or judgements fail.
-        """
+        """Return each pair's item or why there is none. Raises BudgetError: a budget ended. JudgeError: most fail."""
         complete = self.builder.complete(plans, self.writer)
         self._stop_if_failing("writer", len(complete), [plan.reason for plan in complete if isinstance(plan, Dropped)])
         able = [plan for plan in complete if isinstance(plan, PairPlan)]

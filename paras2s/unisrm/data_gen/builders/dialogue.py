@@ -61,11 +61,7 @@ class Dialogue:
 
 
 def read_dailytalk(root: Path) -> tuple[list[Dialogue], list[Dropped]]:
-    """Return the dialogues by number, and those that cannot be used.
-
-    Raises:
-        DataError: metadata.json or all clips are missing; names the expected layout.
-    """
+    """Return the dialogues by number, and the unusable ones. Raises DataError: metadata.json or all clips are missing."""
     if not (root / "metadata.json").is_file():
         raise DataError(f"{root}: no metadata.json; {LAYOUT}")
     metadata = read_json(root / "metadata.json")
@@ -111,11 +107,7 @@ class DialogueBuilder(Builder):
     corpus, task, data_set = CORPUS, "T4", "T4"
 
     def __init__(self, config: UniSRMDataConfig, root: Path) -> None:
-        """Read the corpus.
-
-        Raises:
-            DataError: it is not laid out as published. ConfigError: no voice copies a prompt's.
-        """
+        """Read the corpus. Raises DataError: it is not laid out as published. ConfigError: no voice copies a prompt's."""
         super().__init__(config)
         if not any(voice.copies and "en" in voice.languages for voice in config.voices):
             raise ConfigError(

@@ -33,11 +33,7 @@ CORPUS = "libritts-r"
 
 
 def read_readers(root: Path) -> dict[str, list[Recording]]:
-    """Return the utterances of every reader of a corpus in LibriTTS-R's layout.
-
-    Raises:
-        DataError: it is not laid out like that.
-    """
+    """Return the utterances of every reader of a corpus in LibriTTS-R's layout. Raises DataError: it has another layout."""
     return {
         name: [Recording(root / utterance.path, utterance.words, f"{CORPUS}:{name}") for utterance in utterances]
         for name, utterances in read_corpus(root).items()
@@ -59,11 +55,7 @@ class PreferenceBuilder(Builder):
     corpus, task, data_set = CORPUS, "T1", "T1"
 
     def __init__(self, config: UniSRMDataConfig, root: Path) -> None:
-        """Read the corpus.
-
-        Raises:
-            DataError: it is not laid out as published. ConfigError: a split has no TTS system.
-        """
+        """Read the corpus. Raises DataError: it is not laid out as published. ConfigError: a split has no TTS system."""
         super().__init__(config)
         for split, count in self.sizes.items():
             if count and not self.voices(split, "en"):
@@ -111,10 +103,7 @@ class PreferenceBuilder(Builder):
 
 
 def contradicting(preferences: Sequence[tuple[str, str]]) -> list[bool]:
-    """Return for each preference (better, worse) whether it lies on a cycle such as A > B > C > A (appendix G.1).
-
-    It does exactly where the two can reach each other: where they are strongly connected.
-    """
+    """Return for each preference (better, worse) whether it lies on a cycle (appendix G.1): strongly connected components."""
     import numpy as np
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components

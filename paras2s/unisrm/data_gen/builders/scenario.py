@@ -53,11 +53,7 @@ LAYOUT = (
 
 
 def read_esd(root: Path, language: Language) -> tuple[list[Recording], Counter[str]]:
-    """Return the recordings of one language, sorted, and the number of clips and lines that make none, by reason.
-
-    Raises:
-        DataError: no such folder, or no clip with its words; names the expected layout.
-    """
+    """Return one language's recordings, sorted, and counts of unusable clips and lines by reason. Raises DataError: none."""
     folders = sorted(folder for folder in root.glob("*") if folder.is_dir() and SPEAKER.fullmatch(folder.name))
     own = [folder for folder in folders if (int(folder.name) <= LAST_CHINESE_SPEAKER) == (language == "zh")]
     if not own:
@@ -109,11 +105,7 @@ class ScenarioBuilder(Builder):
     task = "T3"
 
     def __init__(self, config: UniSRMDataConfig, root: Path, language: Language) -> None:
-        """Read the corpus.
-
-        Raises:
-            DataError: it is not laid out as published.
-        """
+        """Read the corpus. Raises DataError: it is not laid out as published."""
         self.language, self.corpus = language, f"esd-{language}"
         self.data_set = "T3-en" if language == "en" else "T3-zh"
         super().__init__(config)

@@ -47,11 +47,7 @@ class Speech:
                 raise ConfigError(f"voices: {voice.name}: {voice.engine} has no option {strange!r}")
 
     def clips(self, sources: Sequence[Source]) -> list[SpeechResult]:
-        """Return a clip of each source or the reason why there is none, in order; equal lines are synthesised once.
-
-        Raises:
-            BudgetError: a voice's budget ended; earlier clips stay cached. JudgeError: most of a voice's lines fail.
-        """
+        """Return each source's clip or why there is none; equal lines share one. Raises BudgetError. JudgeError: most fail."""
         results: dict[int, SpeechResult] = {}
         read: dict[Path, SpeechResult] = {}
         by_voice: dict[str, list[int]] = {}
@@ -86,11 +82,7 @@ def line_of(source: Synthetic) -> Line:
 
 
 def length_s(source: Source) -> float:
-    """Return a recording's length by its header, or an upper estimate of synthetic speech's.
-
-    Raises:
-        DataError: the recording cannot be read.
-    """
+    """Return a recording's length by its header, or an estimate of synthetic speech's. Raises DataError: it is unreadable."""
     if isinstance(source, Recording):
         try:
             return float(soundfile.info(source.path).duration)

@@ -44,21 +44,13 @@ class Layout:
 
 
 def require_columns(where: str, columns: Sequence[str], required: Sequence[str]) -> None:
-    """Check the columns of a table.
-
-    Raises:
-        DataError: one is missing; names it.
-    """
+    """Check the columns of a table. Raises DataError: one is missing; names it."""
     if missing := [name for name in required if name not in columns]:
         raise DataError(f"{where}: no column {', '.join(missing)}; there are {', '.join(columns) or 'none'}")
 
 
 def rating(where: str, column: str, value: Any) -> float:
-    """Return a score from 1 to 5.
-
-    Raises:
-        DataError: no number, or out of range; names file:line.
-    """
+    """Return a score from 1 to 5. Raises DataError: no number, or out of range; names file:line."""
     try:
         score = float(value)
     except (TypeError, ValueError) as error:
@@ -69,11 +61,7 @@ def rating(where: str, column: str, value: Any) -> float:
 
 
 def clip_of(folder: Path, name: str, where: str) -> Path | None:
-    """Return the file of a clip that a table names; None if it is missing.
-
-    Raises:
-        DataError: the name leads out of the folder.
-    """
+    """Return the file of a clip that a table names, None if it is missing. Raises DataError: it leaves the folder."""
     path = path_inside(folder, name)
     if path is None:
         raise DataError(f"{where}: {name!r} leads out of {folder}")

@@ -47,11 +47,7 @@ def _somos_lines(part: str, root: Path) -> list[tuple[str, str, str]]:
 
 
 def read_bvcc(root: Path, split: Split) -> Iterator[Entry | Dropped]:
-    """Yield the clips of BVCC's test list.
-
-    Raises:
-        DataError: the list is missing, or a line is not FILE,MOS with 1 to 5.
-    """
+    """Yield the clips of BVCC's test list. Raises DataError: the list is missing, or a line is not FILE,MOS with 1 to 5."""
     for where, name, score in _bvcc_lines(root):
         # sys64e2f-utt3a1b2c3.wav: the system, and a number of the clip.
         system = name.removesuffix(".wav").partition("-")[0]
@@ -59,11 +55,7 @@ def read_bvcc(root: Path, split: Split) -> Iterator[Entry | Dropped]:
 
 
 def read_somos(part: str, root: Path, split: Split) -> Iterator[Entry | Dropped]:
-    """Yield the clips of SOMOS's test list, of the part "clean" or "full".
-
-    Raises:
-        DataError: the list is missing, has another heading, or a line is not ID,MOS with 1 to 5.
-    """
+    """Yield the clips of SOMOS's test list "clean" or "full". Raises DataError: missing, or a line is not ID,MOS (1 to 5)."""
     for where, name, score in _somos_lines(part, root):
         # booksent_2012_0005_001.wav: the sentence, and the system after the last underscore.
         text, _, system = name.removesuffix(".wav").rpartition("_")

@@ -48,11 +48,7 @@ def _rows(root: Path, split: Split) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read(root: Path, split: Split) -> Iterator[Entry | Dropped]:
-    """Yield the rows of a split as items.
-
-    Raises:
-        DataError: a table or a column is missing, a score is not from 1 to 5, or a name leads out of the folder.
-    """
+    """Yield the rows of a split as items. Raises DataError: a table, column or score is wrong, or a name leaves the folder."""
     for where, row in _rows(root, split):
         name = str(row["id"])
         scores = tuple(rating(where, ASPECTS[key], row[ASPECTS[key]]) for key in TASKS["T2"].keys)

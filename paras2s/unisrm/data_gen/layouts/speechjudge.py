@@ -43,11 +43,7 @@ def _tables(root: Path, split: Split) -> Iterator[tuple[Path, ParquetFile]]:
 
 
 def read(root: Path, split: Split) -> Iterator[Entry | Dropped]:
-    """Yield the rows of a split as items.
-
-    Raises:
-        DataError: a file or a column is missing, or a cell is not as documented; names the row by its index.
-    """
+    """Yield the rows of a split as items. Raises DataError: a missing file or column, or a wrong cell; names the row."""
     for path, table in _tables(root, split):
         with reading(path, "cannot be read as Parquet"):
             for batch in table.iter_batches(BATCH_ROWS, columns=list(COLUMNS)):
