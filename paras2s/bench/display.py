@@ -99,10 +99,7 @@ def _in_lines(reason: str) -> str:
 
 
 def show_verdict(
-    console: Console,
-    verdict: PairVerdict | Verdict | Unscored,
-    overall: str | None = None,
-    names: ClipNames | None = None,
+    console: Console, verdict: PairVerdict | Verdict | Unscored, overall: str | None = None, names: ClipNames | None = None
 ) -> None:
     """Show the labels or the score, the reason, the judge and the cost; `names` are those of the clips 1 and 2."""
     if isinstance(verdict, Unscored):

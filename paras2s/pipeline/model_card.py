@@ -78,10 +78,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     trained = "all weights" if align.lora is None else f"adapters of rank {align.lora.rank}, alpha {align.lora.alpha}"
     warmup = f"{config.warmup.steps} steps of {config.warmup.batch_size}" if config.warmup.steps else "none"
     return [
-        (
-            "base",
-            config.policy.weights.name if config.policy.weights else "none: the embedded policy, from random weights",
-        ),
+        ("base", config.policy.weights.name if config.policy.weights else "none: the embedded policy, from random weights"),
         ("data", _data(run)),
         ("warm-up", warmup),
         ("reward", "; ".join(sources)),

@@ -105,8 +105,7 @@ def sample_answers(run: Run, dataset: Dataset, jobs: Sequence[SampleJob]) -> lis
                 _announce_size(run, shard, len(missing))
     return [
         Sampled(
-            [owner for owner in range(len(job.queries)) for _ in range(job.count)],
-            [a for s in shards for a in _written(s)],
+            [owner for owner in range(len(job.queries)) for _ in range(job.count)], [a for s in shards for a in _written(s)]
         )
         for job, shards in zip(jobs, planned, strict=True)
     ]

@@ -212,11 +212,7 @@ def _layers(sizes: PolicySizes, positions: float, layers: float, dtype_bytes: in
 
 
 def _head(sizes: PolicySizes, positions: float, rows: int, launches: int, dtype_bytes: int) -> Work:
-    return Work(
-        products=2 * sizes.hidden * rows * positions,
-        weight_bytes=dtype_bytes * sizes.hidden * rows,
-        launches=launches,
-    )
+    return Work(products=2 * sizes.hidden * rows * positions, weight_bytes=dtype_bytes * sizes.hidden * rows, launches=launches)
 
 
 def read_prompts(sizes: PolicySizes, prompts: int, prompt_steps: int, dtype_bytes: int) -> Work:

@@ -71,12 +71,7 @@ def reserve(role: RoleConfig, count: int, strategy: str) -> Any:
 def actor_options(role: RoleConfig, group: Any, bundle: int) -> dict[str, Any]:
     """Return the options of an actor in a bundle of a placement group."""
     strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
-    return {
-        "num_cpus": role.cpus,
-        "num_gpus": role.gpus,
-        "resources": role.resources,
-        "scheduling_strategy": strategy,
-    }
+    return {"num_cpus": role.cpus, "num_gpus": role.gpus, "resources": role.resources, "scheduling_strategy": strategy}
 
 
 def wait_placed(groups: Sequence[Any], key: str, role: RoleConfig) -> None:

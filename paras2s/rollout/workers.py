@@ -152,11 +152,7 @@ class RolloutWorker:
         sample_into(self.engine, clips, shard)
 
     def generate(
-        self,
-        weights: dict[str, np.ndarray],
-        version: int,
-        query_ids: Sequence[str],
-        request: SampleRequest,
+        self, weights: dict[str, np.ndarray], version: int, query_ids: Sequence[str], request: SampleRequest
     ) -> tuple[list[Rollout], Waves, list[Span]]:
         """Return rollouts of these queries under weights `version`, their sound, which goes to judges alone, and spans."""
         self._load(weights, version)
@@ -170,11 +166,7 @@ class RolloutWorker:
         return [replace(rollout, waves=()) for rollout in rollouts], waves, self._recorder.take()
 
     def generate_in_parts(
-        self,
-        weights: dict[str, np.ndarray],
-        version: int,
-        query_ids: Sequence[str],
-        request: SampleRequest,
+        self, weights: dict[str, np.ndarray], version: int, query_ids: Sequence[str], request: SampleRequest
     ) -> Iterator[EndedAnswers | SampledShare]:
         """Yield batches of answers as they end, for speak workers, and at the end the rollouts without sound."""
         self._load(weights, version)

@@ -100,10 +100,7 @@ def app_of(studio: Studio, routes: Sequence[BaseRoute] | None = None) -> Starlet
         return studio.page(request, "failure.html.j2", status, message=text)
 
     return Starlette(
-        routes=[
-            *shown,
-            Mount("/static", StaticFiles(directory=STATIC)),
-        ],
+        routes=[*shown, Mount("/static", StaticFiles(directory=STATIC))],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS, www_redirect=False), Middleware(Security)],
         exception_handlers={HTTPException: answer_failure, ParaS2SError: answer_failure},
     )

@@ -182,10 +182,7 @@ def scored_only(rewards: Sequence[Sequence[Reward | Unscored]]) -> list[GroupRew
 
 
 def advantages_of(
-    rewards: Sequence[Sequence[Reward | Unscored]],
-    rule: str,
-    weights: Mapping[str, float] | None = None,
-    flat_std: float = 0.0,
+    rewards: Sequence[Sequence[Reward | Unscored]], rule: str, weights: Mapping[str, float] | None = None, flat_std: float = 0.0
 ) -> Advantages:
     """Return advantages of a step's rewards [B, G] by a key of `ADVANTAGES`; `weights` by source, 1 if none is given.
 

@@ -54,11 +54,7 @@ def select_answers(block: Block, rows: Sequence[int]) -> Block:
     kept = list(rows)
     labels = None if block.labels is None else block.labels[kept]
     return replace(
-        block,
-        tokens=block.tokens[kept],
-        sampled=block.sampled[kept],
-        behaviour_logp=block.behaviour_logp[kept],
-        labels=labels,
+        block, tokens=block.tokens[kept], sampled=block.sampled[kept], behaviour_logp=block.behaviour_logp[kept], labels=labels
     )
 
 

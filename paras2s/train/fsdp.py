@@ -215,11 +215,7 @@ class Sharded(Devices):
         held: dict[str, Any] = {"model": model, "optimiser": states}
         load(held, checkpoint_id=folder / PARTS)
         set_state_dict(
-            policy.model,
-            optimiser,
-            model_state_dict=held["model"],
-            optim_state_dict=held["optimiser"],
-            options=_trained(),
+            policy.model, optimiser, model_state_dict=held["model"], optim_state_dict=held["optimiser"], options=_trained()
         )
         return position.next_step
 

@@ -236,8 +236,7 @@ def pair_loss(
 
 
 Objective = Callable[
-    [LogProbBatch, Tensor, ObjectiveConfig, int, Tensor | None, LossNormalizer | None, Teacher | None, float],
-    ObjectiveResult,
+    [LogProbBatch, Tensor, ObjectiveConfig, int, Tensor | None, LossNormalizer | None, Teacher | None, float], ObjectiveResult
 ]
 # By `loss_type`: all have the same inputs.
 OBJECTIVES: dict[str, Objective] = {

@@ -21,13 +21,7 @@ import numpy as np
 
 from paras2s.bench.ranking import data
 from paras2s.bench.ranking.data import Game, Problem, points_table
-from paras2s.bench.ranking.metrics import (
-    Position,
-    correlate,
-    outcome_table,
-    position,
-    rates_of,
-)
+from paras2s.bench.ranking.metrics import Position, correlate, outcome_table, position, rates_of
 from paras2s.errors import DataError
 from paras2s.reward.judges.votes import POINTS, swapped
 from paras2s.statistics.bradley_terry import chance, strengths
@@ -176,10 +170,7 @@ def _rank(meetings: Sequence[Meeting], n_asked: int, resamples: int) -> ArenaAsp
     (judge, n, judge_logs), (people, _, people_logs) = sides
     ranks = {
         name: Rank(
-            judge.share(at, n[at], n[at]),
-            people.share(at, n[at], n[at]),
-            chance(judge_logs[name]),
-            chance(people_logs[name]),
+            judge.share(at, n[at], n[at]), people.share(at, n[at], n[at]), chance(judge_logs[name]), chance(people_logs[name])
         )
         for at, name in enumerate(systems)
     }

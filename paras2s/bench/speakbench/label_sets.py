@@ -81,10 +81,7 @@ def agreement(path: Path, other: Path) -> Agreement:
 
 
 def agreement_of(
-    first: Mapping[int, SetLabel],
-    second: Mapping[int, SetLabel | None],
-    instructions: Mapping[int, int | str],
-    name: str,
+    first: Mapping[int, SetLabel], second: Mapping[int, SetLabel | None], instructions: Mapping[int, int | str], name: str
 ) -> Agreement:
     """Return the agreement of two sets by index. Raises DataError: no pair is in both."""
     if not any(second.get(index) for index in first):

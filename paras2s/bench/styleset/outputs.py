@@ -14,23 +14,8 @@ from rich.markup import escape
 
 from paras2s.audio.clip import Clip, read_clip, write_clip
 from paras2s.bench.styleset.data import FollowingItem, RoleContext, Task
-from paras2s.bench.styleset.dialogue import (
-    FEWEST_TURNS,
-    Dialogue,
-    DialogueModel,
-    Output,
-    crop,
-    follow,
-    output_of,
-    role_play,
-)
-from paras2s.bench.styleset.systems import (
-    LONGEST_ANSWER_S,
-    MAX_TOKENS,
-    TEMPERATURE,
-    TOP_P,
-    open_speaker,
-)
+from paras2s.bench.styleset.dialogue import FEWEST_TURNS, Dialogue, DialogueModel, Output, crop, follow, output_of, role_play
+from paras2s.bench.styleset.systems import LONGEST_ANSWER_S, MAX_TOKENS, TEMPERATURE, TOP_P, open_speaker
 from paras2s.bench.systems import Progress, find_clip, fingerprint, is_finished
 from paras2s.data_gen.tts.piper_world import VERSION as SPEECH_VERSION
 from paras2s.data_gen.tts.piper_world import speak_plain

@@ -185,11 +185,7 @@ class OpenJudge:
 
 
 def open_judges(
-    specs: Sequence[str],
-    tasks: Sequence[Task],
-    temperatures: Sequence[float],
-    overrides: dict[str, Any],
-    calls: bool = True,
+    specs: Sequence[str], tasks: Sequence[Task], temperatures: Sequence[float], overrides: dict[str, Any], calls: bool = True
 ) -> list[OpenJudge]:
     """Return every judge for every task and temperature. Raises ConfigError: a wrong config, or two judges that look alike."""
     names = [name for task in tasks for name in VERDICT_TASKS[task]]

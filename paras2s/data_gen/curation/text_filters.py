@@ -71,10 +71,7 @@ def _not_relevant(reply: Relevance, script: Script) -> str | None:
 
 def run_text_tests(scripts: Sequence[Script], llm: CurationLLM) -> list[Script]:
     """Run the three tests in order; failed scripts are rejected with the reason. Raises BudgetError: replies are cached."""
-    for stage, kind, complaint in (
-        ("neutrality", Neutrality, _not_neutral),
-        ("reasonability", Reasonability, _not_reasonable),
-    ):
+    for stage, kind, complaint in (("neutrality", Neutrality, _not_neutral), ("reasonability", Reasonability, _not_reasonable)):
         tested = _passed(scripts)
         values = [{"line": scripts[index].text, "styles": _styles(scripts[index])} for index in tested]
         replies = llm.check(stage, llm.prompt("test_system", f"test_{stage}"), kind, values)

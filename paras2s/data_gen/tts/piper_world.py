@@ -172,11 +172,7 @@ def synthesise(voice: Voice, speaker: Speaker, style: Style, seed: int = 0) -> C
     aperiodicity = np.clip(voice.aperiodicity[nearest], 0, 1)
     aperiodicity = aperiodicity + (1 - aperiodicity) * style.breath
     samples = pyworld.synthesize(
-        np.ascontiguousarray(f0_hz),
-        np.ascontiguousarray(envelope),
-        np.ascontiguousarray(aperiodicity),
-        RATE_HZ,
-        FRAME_MS,
+        np.ascontiguousarray(f0_hz), np.ascontiguousarray(envelope), np.ascontiguousarray(aperiodicity), RATE_HZ, FRAME_MS
     )
     loudness = np.sqrt(np.mean(samples**2)) + 1e-9
     # One reference level for every speaker, then the style's gain: loudness depends on the style, not on the sentence.

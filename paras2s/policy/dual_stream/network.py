@@ -136,11 +136,7 @@ class ContinuousAdaptor(nn.Module):
     def __init__(self, features: int, hidden: int, eps: float) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(features, hidden),
-            nn.SiLU(),
-            nn.Dropout(0.0),
-            nn.Linear(hidden, hidden),
-            nn.LayerNorm(hidden, eps),
+            nn.Linear(features, hidden), nn.SiLU(), nn.Dropout(0.0), nn.Linear(hidden, hidden), nn.LayerNorm(hidden, eps)
         )
 
     def forward(self, features: Tensor) -> Tensor:

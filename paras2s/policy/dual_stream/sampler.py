@@ -367,9 +367,7 @@ def _block(config: DualStreamConfig, tokens: np.ndarray, sampled: np.ndarray, lo
 
 
 def _pack(
-    config: DualStreamConfig,
-    recorded: tuple[Tensor, Tensor, Tensor, Tensor],
-    seeds: Sequence[Sequence[int]],
+    config: DualStreamConfig, recorded: tuple[Tensor, Tensor, Tensor, Tensor], seeds: Sequence[Sequence[int]]
 ) -> list[Generation]:
     tokens, sampled, logp, ended = (part.cpu().numpy() for part in recorded)
     generations = []

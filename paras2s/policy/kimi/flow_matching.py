@@ -204,13 +204,7 @@ class FlowModel(nn.Module):
         return self.input_linear.weight.device
 
     def forward(
-        self,
-        mel: Tensor,
-        codes: Tensor,
-        time: int,
-        start: int,
-        prefix: Sequence[KeysValues] = (),
-        mask: Tensor | None = None,
+        self, mel: Tensor, codes: Tensor, time: int, start: int, prefix: Sequence[KeysValues] = (), mask: Tensor | None = None
     ) -> tuple[Tensor, list[KeysValues]]:
         """Velocity [..., T, M] of normalised mel [..., T, M], and the keys and values of these frames, one pair a block.
 

@@ -136,11 +136,7 @@ def write_page(text: str, file_of: Callable[[str], str | None], change_text: Cal
 
 
 def inline_page(
-    text: str,
-    read: Callable[[str], str],
-    start: str,
-    site: Sequence[Mapping[str, object]],
-    change_text: Callable[[str], str],
+    text: str, read: Callable[[str], str], start: str, site: Sequence[Mapping[str, object]], change_text: Callable[[str], str]
 ) -> str:
     """Return a page that holds its styles and scripts, and refers to nothing outside itself.
 

@@ -60,12 +60,7 @@ def make_talking_app(folder: Path, conversation: Conversation, world: World) -> 
 
 
 def export_talk(
-    folder: Path,
-    conversation: Conversation,
-    world: World,
-    questions: Sequence[Question],
-    out: Path,
-    tell: Tell,
+    folder: Path, conversation: Conversation, world: World, questions: Sequence[Question], out: Path, tell: Tell
 ) -> None:
     """Have questions answered, and write the page with their answers as one file; `tell` gets the number answered, and all.
 

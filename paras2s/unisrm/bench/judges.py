@@ -22,12 +22,7 @@ from paras2s.errors import AudioError, BudgetError, ConfigError
 from paras2s.reward.blueprint.schema import is_silent
 from paras2s.reward.judges.audio_judge.tasks import find_task
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Utterance
-from paras2s.reward.judges.registry import (
-    open_audio_judges,
-    open_dimension_judges,
-    open_judge,
-    open_unisrm_judge,
-)
+from paras2s.reward.judges.registry import open_audio_judges, open_dimension_judges, open_judge, open_unisrm_judge
 from paras2s.reward.judges.votes import prefer
 from paras2s.types import Preference, Unscored, Verdict
 from paras2s.unisrm.bench.data import Sample

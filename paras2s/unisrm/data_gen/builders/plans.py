@@ -11,15 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from paras2s.configs.schema.unisrm_data import (
-    DataSet,
-    Language,
-    PairTask,
-    SplitName,
-    SplitSizes,
-    UniSRMDataConfig,
-    UniSRMVoice,
-)
+from paras2s.configs.schema.unisrm_data import DataSet, Language, PairTask, SplitName, SplitSizes, UniSRMDataConfig, UniSRMVoice
 from paras2s.errors import ConfigError
 from paras2s.unisrm.data_gen.builders.writer import Writer
 from paras2s.unisrm.data_gen.layouts.entries import Dropped, short_digest
