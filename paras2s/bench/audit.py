@@ -29,10 +29,7 @@ AUDITS = "audit.json"
 
 @dataclass(frozen=True)
 class Compared:
-    """A gold answer beside a worse one: the question's style, the contrasts that question and answers are of, and points.
-
-    1 if the gold answer is above, 0.5 if both are equal, 0 if it is below, None if one of them has no score.
-    """
+    """A gold answer beside a worse one, with contrasts and `points`: 1 above, 0.5 equal, 0 below, None without a score."""
 
     style: str
     contrasts: tuple[str, ...]

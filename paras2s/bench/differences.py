@@ -78,10 +78,7 @@ QUANTITIES = (
 
 @dataclass(frozen=True)
 class Difference:
-    """A row of the comparison: both values, their difference as text, and how it is noticed of the first one ("": it is not).
-
-    A value is None if it could not be measured, with the reason in `why`.
-    """
+    """A row: both values (None: `why`), their difference as text, and how the first one is noticed ("": it is not)."""
 
     name: str
     unit: str

@@ -74,10 +74,7 @@ def _show_reasons(console: Console, verdict: PairVerdict | Verdict | Preference,
 
 
 def _by_order(reason: str, reply: str, orders: int, samples: int) -> list[str]:
-    """Return the text that gives each order's reason, or one text for all orders where they cannot be told apart.
-
-    `samples` is how many replies an order has, 0 where some are missing.
-    """
+    """Return the text that gives each order's reason, or one for all; `samples` is replies an order, 0 if some are missing."""
     reasons, replies = reason.split(ORDERS_APART), reply.split(ORDERS_APART)
     firsts = replies[::samples] if samples and len(replies) == orders * samples else None
     if not any(reason.strip() for reason in reasons):

@@ -108,10 +108,7 @@ class GroupAgreement:
 
 @dataclass(frozen=True)
 class SystemMeans:
-    """Mean scores of a system's `n` answers with both sides, and its rank by each: 1 is best, equal means share one.
-
-    In the column "average" it is the mean of the category means, as in the paper; None if a category has none.
-    """
+    """A system's mean scores over `n` answers and its ranks (equal means share one); "average" is the mean over categories."""
 
     automatic: float | None
     human: float | None

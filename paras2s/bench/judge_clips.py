@@ -113,13 +113,7 @@ class Outcome:
 
 
 def keep_outcome(folder: Path, kind: str, outcome: Outcome, clips: Mapping[str, Path | str | None]) -> Path | None:
-    """Add what was judged to the folder's file of verdicts, with copies of the clips; None if nothing was judged.
-
-    Of `clips`, a text that names no file is the question in writing.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Add a verdict with copies of its `clips` (or the question in writing) to the folder's file; None without a verdict."""
     if outcome.made_from is None:
         return None
     files = {name: Path(clip) for name, clip in clips.items() if clip is not None and names_file(clip)}

@@ -28,10 +28,7 @@ JudgeChunk = Callable[[Sequence[Item], Progress], Sequence[Row | BudgetError]]
 
 @dataclass
 class VerdictFile(Generic[Key, Row]):
-    """The rows of a file by the item that each is about, with or without a verdict.
-
-    An unscored row gives way to a verdict, and a verdict to a later verdict, but never to an unscored row.
-    """
+    """The rows of a file by item; a verdict replaces earlier rows, and an unscored row never replaces a verdict."""
 
     path: Path
     rows: dict[Key, Row]
@@ -96,11 +93,7 @@ def judge_readable(
 
 
 def read_rows(path: Path, kind: type[Row], hint: str = "") -> Iterator[tuple[str, Row]]:
-    """Yield the rows of a file with their file:line; `hint` ends the message on a wrong one.
-
-    Raises:
-        DataError: no file, or a row with a missing, unknown, mistyped or contradictory key; names file:line and key.
-    """
+    """Yield the rows of a file with their file:line; `hint` ends the message. Raises DataError: no file, or a wrong row."""
     adapter = TypeAdapter(kind)
     for number, values in enumerate(read_jsonl(path), 1):
         try:

@@ -10,11 +10,7 @@ from paras2s.utils.io import read_yaml
 
 
 def which_config(config: Path) -> tuple[Path, bool]:
-    """Return the file of a config, by name or path, and whether its `kind` is curation.
-
-    Raises:
-        ConfigError: no such preset.
-    """
+    """Return the file of a config, by name or path, and whether its `kind` is curation. Raises ConfigError: no such preset."""
     from paras2s.configs.schema.base import preset_path, shipped_presets
 
     if (config / "config.resolved.yaml").is_file() and str(config) not in shipped_presets():

@@ -46,9 +46,6 @@ def prompt_name(plain: str, words: int) -> str:
 
 
 def ledger_of_prompts(candidates: Sequence[Candidate]) -> dict[str, Candidate]:
-    """Return the ledger's line of each RL prompt by the prompt's id, since a prompt has no label.
-
-    Prompts of the shipped scripts have names of one word, those of a curated dataset (more of them) of two.
-    """
+    """Return the ledger's line of each RL prompt by id; names are one word of shipped scripts, two of a curated dataset."""
     prompts = [candidate for candidate in candidates if candidate.role == "rl"]
     return {prompt_name(candidate.id, words): candidate for words in (1, 2) for candidate in prompts}

@@ -33,11 +33,7 @@ def _import_clips(paths: Sequence[Path]) -> list[_ImportedClip]:
 
 
 def import_curated(curated: Path, folder: Path, cache: Path, progress: Progress) -> Dataset:
-    """Import a curated dataset into a run. Tone classifiers are those of the shipped scripts: fitted on Piper's speech.
-
-    Raises:
-        DataError: it is incomplete, or lacks a role that a run needs. AudioError: a clip is silent.
-    """
+    """Import a curated dataset; tone classifiers are the shipped scripts'. Raises DataError: a missing role. AudioError."""
     manifest = load_manifest(curated)
     roles = Counter(query.role for query in manifest.queries)
     if missing := [role for role in get_args(Role) if not roles[role]]:

@@ -78,11 +78,7 @@ class PreferenceRow:
 
 
 def read_preferences(path: Path) -> list[PreferenceRow]:
-    """Read a file of preferences; of its clips nothing is read but that they exist, and that a pair's are different.
-
-    Raises:
-        DataError: missing, empty, or a wrong row; names file:line, key, and what to do.
-    """
+    """Read a file of preferences without decoding its clips. Raises DataError: names file:line, key, and what to do."""
     rows = [_checked(f"{path}:{line}", line, values, path.parent) for line, values in read_rows(path)]
     if not rows:
         raise DataError(f"{path}: holds no rows; `paras2s rollouts RUN --preferences OUT` writes some")

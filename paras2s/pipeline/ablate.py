@@ -62,10 +62,7 @@ def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks: int = 0) -> dict[str, Any]:
-    """Run a row through its stages; finished stages are not run again. `with_curve` judges its validation answers.
-
-    `hacks`: the number of questions about which the row's reward is asked what it pays for hacks.
-    """
+    """Run a row through its unfinished stages; `with_curve` judges validation answers, `hacks` is the number of questions."""
     from paras2s.bench.paras2s.contrasts import run_bench
     from paras2s.bench.paras2s.curve import judge_curve
     from paras2s.pipeline.align import run_align
@@ -204,10 +201,7 @@ def hack_table(rows: Sequence[dict[str, Any]]) -> Table | None:
 
 
 def value_of(row: dict[str, Any], of: str) -> tuple[float | None, float | None]:
-    """Return a row's figure and its standard error; None if it was not measured.
-
-    The error of a share of 0 or 100 %, which is 0 whatever n is, is taken from how far Wilson's interval reaches.
-    """
+    """Return a row's figure and standard error (of a share of 0 or 100 % by Wilson's interval); None if not measured."""
     if "failed" in row:
         return None, None
     key = {"score": "overall", "told_apart": "contrast", "words_understood": "word_error_rate"}[of]

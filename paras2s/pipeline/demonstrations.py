@@ -46,10 +46,7 @@ def learned_demonstrations(dataset: Dataset, config: WarmupConfig) -> list[Demon
 def make_examples(
     policy: Policy, dataset: Dataset, demonstrations: Sequence[Demonstration], style_words: Mapping[str, str] | None = None
 ) -> list[Example]:
-    """Make examples (prompt and target) of demonstrations; what several share is encoded once.
-
-    `style_words` are the run's own; None: the examples do not know their styles, since no prompt tells them.
-    """
+    """Make examples of demonstrations, shared encodings once; `style_words` None: prompts do not tell the styles."""
     answered = {row.query_id for row in demonstrations}
     queries = [query for query in dataset.queries if query.id in answered]
     prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))

@@ -160,10 +160,7 @@ def open_teacher(run: Run, dataset: Dataset) -> Teacher:
 
 @dataclass(frozen=True)
 class JudgedAnswers:
-    """Sampled answers to some queries and what the teacher says of each; their sound is on the disk.
-
-    `again` are the codes that the answers' sound is coded into, where `codes` are the policy's own; else None.
-    """
+    """Sampled answers to queries and the teacher's scores; `again`: codes of their sound where `codes` are the policy's own."""
 
     queries: Sequence[Query]
     encoded: Sequence[EncodedQuestion]

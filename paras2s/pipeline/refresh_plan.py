@@ -28,10 +28,7 @@ class NewestAnswer:
 
 
 def kept_out_contrasts(contrasts: Iterable[str], seed: int) -> frozenset[str]:
-    """Return the contrasts that no refresh of a run learns from: a quarter, at least one; no contrast if there is only one.
-
-    By contrast, so that the words that the model is checked by are new to it as well.
-    """
+    """Return the contrasts (words) that no refresh learns from: a quarter, at least one of several; none of a single one."""
     names = sorted(set(contrasts))
     if len(names) < 2:
         return frozenset()

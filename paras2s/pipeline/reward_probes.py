@@ -123,10 +123,7 @@ def disorder_report(model: RewardModel, disorder: JudgedDisorder) -> dict[str, A
 
 
 def spoken_report(model: RewardModel, spoken: Sequence[JudgedSpoken]) -> dict[str, Any]:
-    """Score scripted answers for their own style, by the part of them that was kept out of training.
-
-    `right_tone_above`: how often a kept-out take in the right tone scores above the same sentence in the wrong one.
-    """
+    """Score scripted answers for their own style by part; `right_tone_above`: a kept-out take above the wrong tone's."""
     table: dict[str, Any] = {}
     predicted = model.score_for([answer.spoken.style for answer in spoken], [answer.codes for answer in spoken])
     for group in ("", "take", "sentence", "voice"):

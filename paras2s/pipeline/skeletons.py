@@ -156,10 +156,7 @@ def _kimi_sizes(folder: Path | None) -> tuple[dict[str, Any], dict[str, int], to
 
 
 def _kimi_components(folder: Path | None, policy: Policy) -> tuple[dict[str, nn.Module], dict[str, nn.Module]]:
-    """Build the question's encoders and the vocoder: each from its config in the checkpoint, else as published.
-
-    They are held in the precisions that `WhisperFeatures`, `GlmTokenizer` and `KimiDetokenizer` load them in on a GPU.
-    """
+    """Build the question's encoders and the vocoder, by the checkpoint's config or as published, in their GPU precisions."""
     from transformers import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 

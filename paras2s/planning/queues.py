@@ -33,10 +33,7 @@ class SpeechBatch:
 
 
 def batches_as_they_end(ends_s: Sequence[float], sound_s: Sequence[float], each_s: float) -> list[SpeechBatch]:
-    """Return batches of answers that ended one after the other.
-
-    `ends_s` is when each was sampled, `sound_s` how long it is, and `each_s` what a second of sound takes.
-    """
+    """Return batches of answers that end at `ends_s`, with sound of `sound_s`, at `each_s` a second of sound."""
     ordered = sorted(zip(ends_s, sound_s, strict=True))
     batches = [ordered[first : first + ANSWERS_AT_ONCE] for first in range(0, len(ordered), ANSWERS_AT_ONCE)]
     return [SpeechBatch(batch[-1][0], each_s * sum(sound for _, sound in batch)) for batch in batches]

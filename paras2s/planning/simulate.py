@@ -84,11 +84,7 @@ class Decoded:
 def decode(
     sizes: PolicySizes, device: Device, engine: Engine, answers: Sequence[AnswerLength], group: int, prompt_steps: int
 ) -> Decoded:
-    """Simulate decoding of one device's answers, `engine.rows` at once.
-
-    Between two ends only the context length changes, and cost is linear in it: its middle is
-    exact. The prompts of the rows are counted by groups.
-    """
+    """Simulate decoding of a device's answers, `engine.rows` at once; cost between two ends is that of the middle context."""
     waiting = list(range(len(answers)))[::-1]
     ends_s = [0.0] * len(answers)
     now_s, tick, rows = 0.0, 0, 0
@@ -219,10 +215,7 @@ def sent_bytes(sizes: PolicySizes, plan: LearnerPlan) -> float:
 
 
 def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:
-    """Return the seconds to send the trained weights to every rollout device, over a transport of its own or by the links.
-
-    Adapters are folded there into the weights beneath them, which come from the host.
-    """
+    """Return the seconds to send trained weights to every rollout device; adapters are folded there, from the host."""
     plan, device, moved = cluster.learner, cluster.rates, sent_bytes(sizes, cluster.learner)
     folded_s = 0.0
     if plan.trainable == "lora" and isinstance(device, PeakDevice) and device.host_gb_s is not None:
@@ -424,10 +417,7 @@ def make_plan(
     answer_s: float | None = None,
     factors: Mapping[str, float] | None = None,
 ) -> Plan:
-    """Predict time, memory and cost of a run's GRPO; `prompts` and `epochs` replace its own number of steps.
-
-    `factors` multiply the seconds of the phases they name (see planning/calibrate.py).
-    """
+    """Predict time, memory and cost of a run's GRPO; `factors` multiply the seconds of phases (planning/calibrate.py)."""
     facts, cluster = known.facts, override_by_run(cluster, config.align)
     sizes, load = cost.policy_sizes(known.sizes, facts), load_of(config, known, answer_s)
     reward = cost.reward_load(

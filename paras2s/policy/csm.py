@@ -352,11 +352,7 @@ class CsmPolicy(Policy):
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> CsmPolicy:
-        """Read what `save` wrote, or a release in transformers' format (sesame/csm-1b), with `replies.jsonl` if it is there.
-
-        Raises:
-            PolicyError: no tokenizer, or tensors, config or replies that do not fit, by name.
-        """
+        """Read what `save` wrote, or a release (sesame/csm-1b) with any `replies.jsonl`. Raises PolicyError: names the part."""
         from transformers import CsmForConditionalGeneration
 
         read_config(folder / "config.json", CONFIG_KEYS)

@@ -159,10 +159,7 @@ class MoshiNet(nn.Module):
         return output.last_hidden_state
 
     def frames(self, states: Tensor, given: Tensor) -> Tensor:
-        """Return logits [M, K, V] of frames from states [M, d] and what is given [M, K]: text, all codes but the last.
-
-        The mask is not for padding: without any, eager attention in the depth decoder would look ahead.
-        """
+        """Return logits [M, K, V] from states [M, d] and given [M, K]; without the mask eager attention would look ahead."""
         return self.depth_decoder(
             input_ids=given, last_hidden_state=states[:, None], attention_mask=torch.ones_like(given), use_cache=False
         ).logits

@@ -85,9 +85,7 @@ def score(
 
 @torch.no_grad()
 def logits_of(model: Any, heads: Sequence[nn.Module], prompt: Prompt, blocks: Sequence[Block]) -> list[np.ndarray]:
-    """Return the logits [T, V] of each slot of one answer (G = 1), for `Policy.answer_logits`: what the heads give in a pass
-    that scores every step. A head [T, V] is a slot's, one [T, K, V] that of K slots.
-    """
+    """Return the logits [T, V] of each slot of one answer (G = 1), as scoring gives them: of heads [T, V] or [T, K, V]."""
     made: list[list[Tensor]] = [[] for _ in heads]
     hooks = [
         head.register_forward_hook(lambda _, __, y, kept=kept: kept.append(y)) for head, kept in zip(heads, made, strict=True)

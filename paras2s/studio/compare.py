@@ -121,10 +121,7 @@ class QuestionRow:
 
 
 def question_table(results: Mapping[str, Sequence[AnswerRow]]) -> list[QuestionRow]:
-    """Return a row for each question, those that the runs answer most differently first.
-
-    `clip` is (address, name of the file); `answers` are, for each run, (transcript, address, name) of each answer.
-    """
+    """Return a row a question, unlike answers first: `clip` (address, name), `answers` (transcript, address, name) a run."""
     first: dict[str, tuple[str, AnswerRow]] = {}
     for address, rows in results.items():
         for row in rows:

@@ -56,11 +56,7 @@ def _measure(path: Path, changed_ns: int) -> dict[str, Any]:
 
 
 def recognise(path: Path) -> dict[str, Any]:
-    """Return the recognised words of a clip, each with its start and end in seconds and the recogniser's probability.
-
-    Raises:
-        AudioError: the clip cannot be read, or is longer than two minutes. AssetError: the recogniser is not installed.
-    """
+    """Return a clip's recognised words with start, end and probability. Raises AudioError: over two minutes. AssetError."""
     return dict(_recognise(path, path.stat().st_mtime_ns))
 
 

@@ -34,11 +34,7 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def endpoint_url(text: str) -> str:
-    """Return an address with its scheme, and without the path of a call; what is complete stays as it is.
-
-    Raises:
-        ValueError: it holds a key, a query or no host; says what to give.
-    """
+    """Return an address with its scheme, and without a call's path. Raises ValueError: it holds a key, a query or no host."""
     url = text.strip()
     if "://" not in url:
         url = f"{'http' if is_private(f'http://{url}') else 'https'}://{url}"
@@ -62,10 +58,6 @@ def endpoint_url(text: str) -> str:
 
 
 def llm_url(text: str) -> str:
-    """Return the address of a server of language models: `endpoint_url`, with /v1 where it has no path.
-
-    Raises:
-        ValueError: it is no such address.
-    """
+    """Return a language model server's address: `endpoint_url`, with /v1 without a path. Raises ValueError: it is none."""
     url = endpoint_url(text)
     return url if urlparse(url).path.strip("/") else f"{url.rstrip('/')}/v1"

@@ -28,11 +28,7 @@ class JsonCache:
     """A table of JSON values by key. A value stays until its key is written again."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file.
-
-        Raises:
-            StorageError: it cannot be created, or is no such cache.
-        """
+        """Open or create the file. Raises StorageError: it cannot be created, or is no such cache."""
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,11 +41,7 @@ class JsonCache:
             raise StorageError(f"{path}: cannot be used as a cache ({error}); delete it or give another folder") from error
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Return the values of the keys that are in the cache.
-
-        Raises:
-            StorageError: the file is damaged.
-        """
+        """Return the values of the keys that are in the cache. Raises StorageError: the file is damaged."""
         distinct = list(dict.fromkeys(keys))
         values: dict[str, Any] = {}
         for start in range(0, len(distinct), QUERY_KEYS):
@@ -67,11 +59,7 @@ class JsonCache:
         return self.get_many([key]).get(key)
 
     def put_many(self, values: Mapping[str, Any]) -> None:
-        """Write all values in one transaction.
-
-        Raises:
-            StorageError: the disk refused.
-        """
+        """Write all values in one transaction. Raises StorageError: the disk refused."""
         rows = [(key, json.dumps(value, allow_nan=False)) for key, value in values.items()]
         try:
             with self._db:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 
 def put_between(text: str, begin: str, end: str, body: str) -> str:
-    """Return the text with `body` between the two comments.
-
-    Raises:
-        ValueError: the comments are missing.
-    """
+    """Return the text with `body` between the two comments. Raises ValueError: the comments are missing."""
     before, marker, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
     if not marker or not closed:

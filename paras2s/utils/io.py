@@ -72,11 +72,7 @@ def without_mac_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` in one step.
-
-    Raises:
-        StorageError: the disk refused (full, read-only); the old file, if any, is still there.
-    """
+    """Replace `path` by `data` in one step. Raises StorageError: the disk refused; the old file, if any, still exists."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
@@ -124,21 +120,13 @@ def reading(
 
 
 def read_text(path: Path, kind: type[ParaS2SError] = DataError) -> str:
-    """Return the text of a UTF-8 file that a user made, without the byte order mark that spreadsheets put first.
-
-    Raises:
-        DataError, or the `kind` of error given: missing, or not UTF-8.
-    """
+    """Return the text of a user's UTF-8 file, without a byte order mark. Raises DataError (or `kind`): missing, not UTF-8."""
     with reading(path, kind=kind):
         return path.read_text(encoding="utf-8-sig")
 
 
 def parse_yaml(text: str, source: object, problem: str = "not valid YAML", kind: type[ParaS2SError] = ConfigError) -> Any:
-    """Parse YAML text of `source`.
-
-    Raises:
-        ConfigError, or the `kind` of error given: not YAML.
-    """
+    """Parse YAML text of `source`. Raises ConfigError, or the `kind` of error given: not YAML."""
     import yaml
 
     with reading(source, problem, kind=kind):
@@ -146,11 +134,7 @@ def parse_yaml(text: str, source: object, problem: str = "not valid YAML", kind:
 
 
 def read_yaml(path: Path | Traversable, problem: str = "not valid YAML", kind: type[ParaS2SError] = ConfigError) -> Any:
-    """Parse a YAML file.
-
-    Raises:
-        ConfigError, or the `kind` of error given: missing, not UTF-8 or not YAML.
-    """
+    """Parse a YAML file. Raises ConfigError, or the `kind` of error given: missing, not UTF-8 or not YAML."""
     with reading(path, problem, kind=kind):
         text = path.read_text(encoding="utf-8-sig")
     return parse_yaml(text, path, problem, kind)
@@ -177,11 +161,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite
 
 
 def parse_json(text: str | bytes, source: object, problem: str = "not valid JSON", advice: str = "") -> Any:
-    """Parse JSON of `source`, UTF-8; numbers are finite, and NaN and Infinity are refused, which other readers let through.
-
-    Raises:
-        DataError: not JSON.
-    """
+    """Parse JSON of `source`, UTF-8; NaN and Infinity are refused, unlike elsewhere. Raises DataError: not JSON."""
     with reading(source, problem, advice):
         return _DECODER.decode(text if isinstance(text, str) else text.decode("utf-8-sig"))
 
@@ -203,11 +183,7 @@ def read_csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file.
-
-    Raises:
-        DataError: missing or not JSON.
-    """
+    """Parse a JSON file. Raises DataError: missing or not JSON."""
     if not os.path.exists(path):
         raise DataError(f"{path}: no such file{nearest_file(path)}; run the stage that writes it")
     with reading(path):
@@ -216,11 +192,7 @@ def read_json(path: Path) -> Any:
 
 
 def append_jsonl(path: Path, row: dict[str, Any]) -> None:
-    """Add one row to a log.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Add one row to a log. Raises StorageError: the disk refused."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b") as file:
@@ -234,11 +206,7 @@ def append_jsonl(path: Path, row: dict[str, Any]) -> None:
 
 
 def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log of ours; a last line cut off by a kill is skipped, any other bad line is an error.
-
-    Raises:
-        DataError: missing, or a line in the middle is not JSON.
-    """
+    """Yield the rows of a log of ours; a last line cut off by a kill is skipped. Raises DataError: missing, or not JSON."""
     if not path.is_file():
         raise DataError(f"{path}: no such file{nearest_file(path)}; run the stage that writes it")
     with reading(path), path.open(encoding="utf-8-sig") as file:

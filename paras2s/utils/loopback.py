@@ -19,11 +19,7 @@ class LoopbackServer:
     """A server on its socket. The kernel holds requests from the first moment; they are answered while `run` runs."""
 
     def __init__(self, port: int, host: str = LOOPBACK) -> None:
-        """Take the port; 0 takes any free one.
-
-        Raises:
-            ConfigError: the port cannot be used.
-        """
+        """Take the port; 0 takes any free one. Raises ConfigError: the port cannot be used."""
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -16,11 +16,7 @@ from paras2s.utils.suggest import did_you_mean
 
 
 def find_part(what: str, group: str, name: str, shipped: Mapping[str, Any], error: type[ParaS2SError] = ConfigError) -> Any:
-    """Return the part of a name; a shipped value that is itself text `module:Class` is imported.
-
-    Raises:
-        ParaS2SError (of the type `error`): no part has this name, or it cannot be imported.
-    """
+    """Return the part of a name; a shipped `module:Class` is imported. Raises ParaS2SError (of type `error`): no such part."""
     try:
         require_part(what, group, name, shipped)
     except ValueError as unknown:
@@ -30,11 +26,7 @@ def find_part(what: str, group: str, name: str, shipped: Mapping[str, Any], erro
 
 
 def require_part(what: str, group: str, name: str, shipped: Collection[str]) -> str:
-    """Return a name that stands for a part; nothing is imported.
-
-    Raises:
-        ValueError: no part has this name; the message lists the known ones.
-    """
+    """Return a name that stands for a part, without an import. Raises ValueError: no such part; lists the known ones."""
     installed = installed_parts(what, group, shipped)
     if name in shipped or name in installed or is_reference(name):
         return name
@@ -46,11 +38,7 @@ def require_part(what: str, group: str, name: str, shipped: Collection[str]) -> 
 
 
 def installed_parts(what: str, group: str, shipped: Collection[str], error: type[ParaS2SError] = ConfigError) -> dict[str, str]:
-    """Return the parts that installed packages offer, by name, each as `module:Class`.
-
-    Raises:
-        ParaS2SError (of the type `error`): a package takes the name of a shipped part.
-    """
+    """Return installed packages' parts by name, as `module:Class`. Raises ParaS2SError (type `error`): a shipped name."""
     installed = {entry.name: f"{entry.module}:{entry.attr}" for entry in importlib.metadata.entry_points(group=group)}
     if taken := sorted(set(installed) & set(shipped)):
         raise error(f"plug-in {installed[taken[0]]}: the {what} {taken[0]!r} exists already; uninstall or rename it")
@@ -64,11 +52,7 @@ def is_reference(name: str) -> bool:
 
 
 def import_part(where: str, key: str, error: type[ParaS2SError] = ConfigError) -> Any:
-    """Return the object that `module:Class` names.
-
-    Raises:
-        ParaS2SError (of the type `error`): it cannot be imported.
-    """
+    """Return the object that `module:Class` names. Raises ParaS2SError (of the type `error`): it cannot be imported."""
     module, _, attribute = where.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)

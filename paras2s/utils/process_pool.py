@@ -179,11 +179,7 @@ def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 def stream_chunks(
     work: Callable[[list[Item]], list[Result]], items: Iterable[Item], size: int, workers: int
 ) -> Iterator[tuple[list[Item], list[Result]]]:
-    """Yield every chunk of items with what `work` returns for it, in order; memory does not grow with the items.
-
-    Raises:
-        DataError: a worker process was killed from outside; an error of `work` is raised as it is.
-    """
+    """Yield every chunk with what `work` returns for it, in order, as they come. Raises DataError: a worker was killed."""
     pending: deque[tuple[list[Item], Future[list[Result]]]] = deque()
     with _start(workers) as pool:
         try:

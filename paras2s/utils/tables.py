@@ -52,11 +52,7 @@ class Table:
     sections: Collection[int] = ()
 
     def texts(self) -> list[list[str]]:
-        """Return the rows as text, each as long as the head.
-
-        Raises:
-            ValueError: a row is longer than the head.
-        """
+        """Return the rows as text, each as long as the head. Raises ValueError: a row is longer than the head."""
         rows = [
             [cell if isinstance(cell, str) else MISSING if cell is None else str(cell) for cell in row] for row in self.rows
         ]

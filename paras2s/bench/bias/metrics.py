@@ -92,10 +92,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Part:
-    """The outcomes of one group: the share of each label, and whether the two of `compared` are equally likely.
-
-    Where `against` names another group, the p-value is instead that of changes as likely as there.
-    """
+    """One group's outcomes: label shares, and the p-value of the two of `compared` being equal, or as in group `against`."""
 
     group: tuple[str, ...]
     shares: dict[str, Share]
@@ -230,10 +227,7 @@ def _shares(counts: np.ndarray, n_asked: int, seed: int, resamples: int) -> list
 
 
 def against_control(parts: Sequence[Part], outcomes: Sequence[Outcome], control: str, seed: int = 0) -> tuple[Part, ...]:
-    """Return the parts, those of whole levels with the p-value of as many changes as at the control level, of the same pairs.
-
-    A pair without a label at either of the two levels is left out of a comparison.
-    """
+    """Return the parts, whole levels with the p-value of as many changes as at the control level, of pairs labelled at both."""
     known = [outcome for outcome in outcomes if outcome.label is not None]
     at_control = {outcome.about: outcome.label for outcome in known if outcome.group == (control,)}
     differences: dict[tuple[str, ...], dict[str, int]] = {}

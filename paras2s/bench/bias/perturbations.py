@@ -316,10 +316,7 @@ def count_tokens(text: str) -> int:
 
 
 def verbosity(pairs: Sequence[ProbePair], tokens: Mapping[str, tuple[int, int]]) -> list[Trial]:
-    """Return trials, in both orders, of pairs rated a tie whose words differ by 5 or more in number; `tokens` by pair.
-
-    Both orders: a judge that likes one place must not look fond of what is in that place more often.
-    """
+    """Return trials of tied pairs whose words differ by 5 or more, in both orders: a fondness for one place must not count."""
     ties = [pair for pair in pairs if pair.tied_by and abs(tokens[pair.id][0] - tokens[pair.id][1]) >= MIN_TOKEN_GAP]
 
     def trial(pair: ProbePair, exchanged: bool) -> Trial:

@@ -195,11 +195,7 @@ def _class_of(row: RecordedRow, clean: PairLabel) -> str:
 
 
 def run_recorded(path: Path, only: Sequence[str], seed: int, out: Path) -> ProbeReport:
-    """Probe every judge of a file of verdicts, and write probe.json, probe.html and comparisons.jsonl.
-
-    Raises:
-        DataError: a file that is not as expected, or without the columns of any probe. ConfigError: a probe that needs clips.
-    """
+    """Probe every judge of a file of verdicts, and write the report. Raises DataError: a wrong file. ConfigError: no clips."""
     if strange := [name for name in only if name not in MEASURABLE]:
         raise ConfigError(f"--only {strange[0]}: needs clips; of recorded verdicts there are {', '.join(MEASURABLE)}")
     names = [name for name in PROBES if name in (only or MEASURABLE)]

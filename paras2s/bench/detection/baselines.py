@@ -98,10 +98,7 @@ class PhonemeOptions(SyllableOptions):
 
 
 class RateBaseline(Judge):
-    """The clip with more units of speech a second is the faster one; silence before and after speech does not count.
-
-    The paper's labels are phonemes over the full length of the clip (A.1.2).
-    """
+    """The clip with more units of speech a second is the faster one; the paper's are phonemes over the full length (A.1.2)."""
 
     def __init__(self, unit: str, count: Callable[[str], int], counter: str, options: SyllableOptions) -> None:
         self.name = f"{unit}-per-s"

@@ -27,11 +27,7 @@ Buildable = Literal["speaking_rate", "speaker_identity"]
 
 
 def rate_pairs(root: Path, count: int, seed: int, count_sounds: Callable[[str], int]) -> list[DetectPair]:
-    """At most `count` pairs of one speaker each, labelled by phonemes (`count_sounds` of the words) a second of the clip.
-
-    Raises:
-        DataError: the corpus is not as expected, or no speaker has two utterances of different rates.
-    """
+    """Return at most `count` pairs of a speaker each, labelled by `count_sounds` a second. Raises DataError: a wrong corpus."""
     import soundfile
 
     pairs = []

@@ -171,9 +171,7 @@ class DetectPair(BaseModel):
 
 @dataclass(frozen=True)
 class Loaded:
-    """The pairs of a file, in its order. Of a table of ratings also: from how many pairs of how many clips they are drawn, and
-    how many ratings were empty.
-    """
+    """The pairs of a file, in its order; of a table of ratings also the numbers of pairs, clips and empty ratings behind it."""
 
     pairs: tuple[DetectPair, ...]
     drawn_from: int | None = None
@@ -326,11 +324,7 @@ def _draw(path: Path, suite: DetectSuite, table: RatingTable, seed: int) -> Load
 
 
 def read_ratings(path: Path, table: RatingTable) -> tuple[list[RatedClip], int]:
-    """Return every rated clip, several ratings of one as their mean; and how many ratings are empty, as a few are in TMHINT-Q.
-
-    Raises:
-        DataError: an unknown column, no name, a rating that is none from 1 to 5, or a clip with two texts.
-    """
+    """Return every rated clip with its mean rating, and the number of empty ratings, as in TMHINT-Q. Raises DataError."""
     columns, rows = read_table(path)
     if strange := sorted(set(columns) - table.columns):
         raise DataError(f"{path}:1: {strange[0]}: unknown column; there are {', '.join(sorted(table.columns))}")

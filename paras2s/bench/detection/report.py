@@ -39,10 +39,7 @@ def accuracy(marks: Sequence[float | None]) -> Share:
 
 
 def squared_error(pairs: Sequence[DetectPair], rows: Sequence[DetectRow | None]) -> Share | None:
-    """Return mean squared error of scores against people's mean ratings, over the clips of pairs that have both (Table 10).
-
-    Its interval draws pairs, whose two clips stay together. None if no clip has both.
-    """
+    """Return mean squared error against people's mean ratings (Table 10), its interval by pairs; None without rated clips."""
     sums = [
         None
         if row is None or row.scores is None or pair.mos1 is None or pair.mos2 is None

@@ -46,10 +46,7 @@ CHUNK_PAIRS = 64
 
 @dataclass(frozen=True)
 class DetectionOptions:
-    """The options of `bench detect`: a suite, its pairs, a judge or a baseline or neither, and recorded verdicts beside it.
-
-    The first of `verdicts`, or else the judge, is the reference that the others are tested against.
-    """
+    """The options of `bench detect`; the first of `verdicts`, or else the judge, is the reference of the others' tests."""
 
     suite: str
     manifest: Path
@@ -98,11 +95,7 @@ class DetectionResult:
 
 
 def run_detection(options: DetectionOptions, console: Console, quiet: bool) -> DetectionResult:
-    """Judge the pairs of a suite, unless verdicts are recorded already, and report on all verdicts.
-
-    Raises:
-        ConfigError: options that contradict each other. StorageError: the file of verdicts is another judge's.
-    """
+    """Judge a suite's pairs or read recorded verdicts, and report on all. Raises ConfigError: contradictory options."""
     options.check(estimate=False)
     suite, loaded = _load(options)
     recorded = {str(path): load_rows(path, suite) for path in options.verdicts}

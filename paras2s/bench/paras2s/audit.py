@@ -62,10 +62,7 @@ def load_answers(folder: Path) -> tuple[Path, Path, dict[str, list[AnswerRow]]]:
 
 
 def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, list[AnswerRow]]:
-    """Return demonstrations as gold answers, and beside each, as a wrong answer, that to another style of its category.
-
-    The other is of the same contrast where there is one. `most`: contrasts of a category.
-    """
+    """Return demonstrations as gold answers, and beside each that to another style of its category, of its contrast if any."""
     shown: dict[str, list[str]] = {}
     for demonstration in dataset.demonstrations:
         shown.setdefault(demonstration.query_id, []).append(demonstration.clip)

@@ -33,10 +33,7 @@ Answer = tuple[SpokenQuestion, Response]
 
 @dataclass(frozen=True)
 class JudgedAnswer:
-    """A judge's verdict on one answer of a table, the prompts it was asked by, and what a run knows beside it.
-
-    `tone_scores` are the tone classifier's, `model_score` is the reward model's.
-    """
+    """A judge's verdict on one answer of a table, its prompts, the tone classifier's scores and the reward model's."""
 
     verdict: Verdict | Unscored
     prompts: tuple[str, ...] = ()

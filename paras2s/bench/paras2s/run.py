@@ -113,10 +113,7 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class BenchReport:
-    """The table of all systems (ParaS2S, Table 2), and how its scores agree with people's where there are ratings.
-
-    `unscored` counts the answers of systems that were benched now and have no score.
-    """
+    """The table of all systems (ParaS2S, Table 2), their agreement with people, and the unscored answers of this bench."""
 
     table: dict[str, Any]
     agreement: HumanAgreement | None

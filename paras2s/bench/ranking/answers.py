@@ -96,12 +96,7 @@ class AnswerSource:
         return answers
 
     def kept(self, instructions: Mapping[str, Path]) -> dict[str, Answer]:
-        """Return the answers that an earlier run kept and that can still be read.
-
-        Raises:
-            ConfigError: they are of another system, or of another instruction of that name; or it is no system.
-            DataError: a description is broken.
-        """
+        """Return the answers that an earlier run kept. Raises ConfigError: they are another system's. DataError: broken."""
         answers = {}
         # A slip in a spec is found before anything is asked.
         self._fingerprint  # noqa: B018

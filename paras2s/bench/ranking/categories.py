@@ -33,13 +33,7 @@ def load_categories(path: Path) -> dict[str, str]:
 def rank_categories(
     ranking: Ranking, recorded: Recorded, rule: EnsembleRule, categories: Mapping[str, str]
 ) -> tuple[dict[str, dict[str, AspectRanking]], list[Problem]]:
-    """Return a ranking's aspects on each category's instructions alone, and instructions without category or verdict.
-
-    People's scores are not by category, and are left out.
-
-    Raises:
-        DataError: none of the instructions has a category.
-    """
+    """Return a ranking's aspects by category, without people's scores, and what is left out. Raises DataError: no category."""
     names = sorted({categories[instruction] for instruction in recorded.instructions if instruction in categories})
     if not names:
         first = f"{next(iter(categories))!r} there, {recorded.instructions[0]!r} among the verdicts"

@@ -48,10 +48,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class Recorded:
-    """Verdicts of one judge. Made by `load_recorded`; every system meets every instruction in every aspect.
-
-    `games` are those that can be used, in no order that means anything; the names are sorted.
-    """
+    """Verdicts of one judge by `load_recorded`: usable `games` in no order, sorted names; every system meets everything."""
 
     reference: str
     aspects: tuple[str, ...]

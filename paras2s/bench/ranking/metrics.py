@@ -147,10 +147,7 @@ def position(counts: np.ndarray, drawn: np.ndarray, n_asked: int) -> Position:
 
 @dataclass(frozen=True)
 class AgainstPeople:
-    """One ranking beside people's, over `n_systems` in both, the reference among them where it met itself.
-
-    `strength_spearman` is with people's strengths in place of their win rates, None without strengths.
-    """
+    """One ranking beside people's, over `n_systems` in both; `strength_spearman` is None without people's strengths."""
 
     n_systems: int
     spearman: Correlation
@@ -228,10 +225,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class SelfComparison:
-    """Games of the reference against itself: a judge without a preference for a place gives 0.5 by ties alone.
-
-    `n_same` of them have the same label in both orders, as one call for both has; such a game counts 0.5 whatever it says.
-    """
+    """Games of the reference against itself; `n_same` have the same label in both orders, and count 0.5 whatever it says."""
 
     win_rate: float
     n: int

@@ -201,10 +201,7 @@ def page(title: str, about: Mapping[str, str | None], tables: Iterable[Table], n
 
 
 def scatter_svg(ranking: Ranking, people: PeopleRanking, source: str) -> str:
-    """Draw a panel for each aspect: the judge's win rate across, people's score upwards, one labelled dot for each system.
-
-    `source` says whose verdicts they are; it is in the caption, with what the intervals are.
-    """
+    """Draw a panel for each aspect: the judge's win rate across, people's upwards, a labelled dot a system; `source` below."""
     scale = 100.0 if people.win_rates else 1.0
     titles = (
         f"the judge's win rate % against {ranking.reference}",

@@ -36,10 +36,7 @@ UNSCORED = "unscored"
 
 @dataclass(frozen=True)
 class RankingOptions:
-    """Spoken instructions by file name, systems by spec, and the reference system that every other one is compared with.
-
-    `retry_unscored`: only comparisons are judged that the file of verdicts leaves without a verdict.
-    """
+    """Spoken instructions, systems by spec, and the reference; `retry_unscored`: only comparisons without a verdict."""
 
     instructions: Path
     systems: dict[str, str]
@@ -252,11 +249,7 @@ class RankOptions:
 
 
 def run_rank(options: RankOptions) -> tuple[Ranking, dict[str, Any]]:
-    """Rank systems by recorded verdicts; return the ranking and its report, which is written to `options.out` as well.
-
-    Raises:
-        ConfigError: options that contradict each other. DataError: a file that is not as expected.
-    """
+    """Rank systems by recorded verdicts; return and write the ranking and its report. Raises ConfigError. DataError."""
     if options.human is None and (options.names or options.aliases):
         raise ConfigError("--names and --alias rename people's systems: give --human as well")
     if options.rules and not options.rule:

@@ -83,10 +83,7 @@ class BaselineJudge:
 
 @dataclass(frozen=True)
 class BaselineTable:
-    """Table 1 on one set of original labels, which `unlabelled` pairs lack; random guess and majority beside it.
-
-    `comparison` is the LLM judge less the audio judge, on the pairs that both scored.
-    """
+    """Table 1 on one set of original labels (`unlabelled` lack one); `comparison` is the LLM judge less the audio judge."""
 
     suite: str
     n_pairs: int
@@ -109,11 +106,7 @@ class BaselineTable:
 
 
 def original_labels(options: SuiteOptions, path: Path) -> tuple[list[SuitePair], dict[int, PairLabel], int]:
-    """Return the pairs that have an original label, these labels with one kind of tie, and how many pairs have none.
-
-    Raises:
-        DataError: a file that is not as expected, or a file that labels none of the pairs.
-    """
+    """Return the pairs with an original label, those labels with one tie, and the number without. Raises DataError: none."""
     pairs, original = options.load_pairs(), load_labels(path)
     labels = {pair.index: _bare(original.get(pair.index)) for pair in pairs}
     known = {index: label for index, label in labels.items() if label is not None}

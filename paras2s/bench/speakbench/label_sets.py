@@ -35,11 +35,7 @@ class LabelRow(BaseModel):
 
 
 def load_labels(path: Path) -> dict[int, SetLabel | None]:
-    """Overall labels by the pair's index: of TRACE's JSON, or of a CSV with the columns index and label.
-
-    Raises:
-        DataError: missing, not such a file, an unknown label, or an index that occurs twice; names file:line or entry.
-    """
+    """Return overall labels by index: of TRACE's JSON, or of a CSV with index and label. Raises DataError: names file:line."""
     if path.suffix.lower() == ".json":
         return {pair.index: pair.label.overall for pair in load_pairs(path)}
     labels: dict[int, SetLabel | None] = {}

@@ -56,13 +56,7 @@ class PublishedShares(BaseModel):
 
 
 def write_plots(folder: Path, reports: Mapping[str, Mapping[str, Any]], labels: str) -> None:
-    """Write a plot for each probe, and one of confusion, with a group of bars or a matrix for each report.
-
-    `labels` says whose labels were fused, and by which rule.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Write a plot for each probe and one of confusion, a group or matrix a report; `labels`: whose. Raises StorageError."""
     first = next(iter(reports.values()))
     about = f"{first['suite']}: {first['n_pairs']} pairs, {first['n_instructions']} instructions; {labels}"
     intervals = "dark lines: 95 % intervals, bootstrap over instructions; n: pairs counted"

@@ -109,10 +109,7 @@ def role_play(
     seed: int,
     on_progress: Progress,
 ) -> list[Dialogue]:
-    """Play one model in both roles: each instance is prompted with its own role, and then gets the other's turns.
-
-    The prompt of instance 2 ends with the first line, in the prompt's voice, as in the paper.
-    """
+    """Play one model in both roles, each instance with its own prompt; instance 2's ends with the first line (as published)."""
     dialogues = [_OpenDialogue(context.id) for context in contexts]
     for number in range(turns):
         side = number % 2

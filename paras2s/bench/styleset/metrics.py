@@ -59,10 +59,7 @@ class _Row(BaseModel):
 
 
 class StyleRow(_Row):
-    """A judge's score of one output, or the reason in `unscored`. `temperature` is None for the judge's own.
-
-    `spread` is the standard deviation of the votes; `reply` the full reply of the judge.
-    """
+    """A judge's score of one output, or `unscored`; `spread`: the votes' standard deviation; `temperature` None: its own."""
 
     judge: str = Field(min_length=1)
     version: str = ""

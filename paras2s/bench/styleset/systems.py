@@ -27,9 +27,7 @@ POLICY_BATCH = 8
 
 
 class PolicyDialogue:
-    """A checkpoint. Turns that do not fit its context are left out: the oldest behind the first, or, for a policy of single
-    questions, all but the last; each answer carries how many.
-    """
+    """A checkpoint. Turns beyond its context are left out, the oldest behind the first, and each answer says how many."""
 
     at_once = POLICY_BATCH
 
@@ -96,10 +94,7 @@ class PolicyDialogue:
 
 
 def shortened(turns: Sequence[Turn]) -> Iterator[list[Turn]]:
-    """Yield a dialogue of one instance, then with fewer and fewer of its turns.
-
-    The oldest go first, each with its answer, and the prompt, which gives the role, goes last. The turn to answer stays.
-    """
+    """Yield a dialogue of one instance, then without its oldest turns and answers, last the prompt that gives the role."""
     yield list(turns)
     for gone in range(2, len(turns) - 1, 2):
         yield [turns[0], *turns[1 + gone :]]

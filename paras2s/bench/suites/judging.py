@@ -39,10 +39,7 @@ class Job:
 
 @dataclass(frozen=True)
 class SuiteJudge:
-    """The judge of a suite's answers: `own` asks its own questions, otherwise the models of `configs` are asked the suite's.
-
-    `configs` are by measure. A client is opened when its first question is asked.
-    """
+    """The judge of a suite's answers, by questions of its `own` or the models of `configs` by measure, opened when asked."""
 
     suite: Suite
     cache_dir: Path

@@ -207,10 +207,7 @@ def _language_table(rows: Sequence[SuiteRow]) -> Table:
 
 
 def _dimensions(rows: Sequence[SuiteRow], system: str, module: str) -> int:
-    """Return the number of dimensions that a system's points are divided by.
-
-    Of the makers' own verdicts on all items that is their number, so that a failed verdict is no point; of ours those judged.
-    """
+    """Return the number of dimensions: of the makers' verdicts all, so that a failure is no point; of ours those judged."""
     own = [row for row in rows if row.system == system and row.subset.endswith(module)]
     items, published = COMPLETE[module]
     recorded = all(row.version == RECORDED for row in own)

@@ -116,31 +116,19 @@ def _dotted(kind: type[BaseModel], before: str = "") -> Iterator[str]:
 
 
 def read_values(path: Path) -> Any:
-    """Read a YAML config without validating it.
-
-    Raises:
-        ConfigError: missing file, bad YAML.
-    """
+    """Read a YAML config without validating it. Raises ConfigError: missing file, bad YAML."""
     if not os.path.exists(path):
         raise ConfigError(f"{path}: no such config{nearest_file(path)}; give a YAML file, or the name of a shipped config")
     return read_yaml(path) or {}
 
 
 def load_section(path: Path, overrides: dict[str, Any] | None, kind: type[Config]) -> Config:
-    """Read a YAML config and lay dotted overrides over it.
-
-    Raises:
-        ConfigError: missing file, bad YAML, unknown key, bad value.
-    """
+    """Read a YAML config and lay dotted overrides over it. Raises ConfigError: no such file, unknown key, bad value."""
     return parse_config(with_overrides(read_values(path), overrides), str(path), kind, overrides or ())
 
 
 def with_overrides(values: Any, overrides: dict[str, Any] | None) -> Any:
-    """Lay dotted overrides over settings; values that are no mapping are left to `parse_config`.
-
-    Raises:
-        ConfigError: an override of a key within a value.
-    """
+    """Lay dotted overrides over settings; `parse_config` checks values. Raises ConfigError: a key within a value."""
     if not isinstance(values, dict):
         return values
     for dotted, value in (overrides or {}).items():
@@ -166,11 +154,7 @@ def _presets(kind: str) -> Path:
 
 
 def preset_path(name: str, kind: str = "") -> Path:
-    """Return the path of a shipped config; `kind` is "" for runs and "judges" for judges.
-
-    Raises:
-        ConfigError: no such preset.
-    """
+    """Return the path of a shipped config; `kind` is "" for runs, "judges" for judges. Raises ConfigError: no such preset."""
     path = _presets(kind) / f"{name}.yaml"
     if not path.is_file():
         presets = shipped_presets(kind)

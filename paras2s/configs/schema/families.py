@@ -33,11 +33,7 @@ def family_values(kind: str | None) -> dict[str, Any]:
 
 
 def with_family(values: dict[str, Any], name: str) -> dict[str, Any]:
-    """Fill a run's settings with those of its released model's family.
-
-    Raises:
-        ConfigError: a released model of an unknown family without a longest answer of its own.
-    """
+    """Fill a run's settings with its released model's family's. Raises ConfigError: an unknown family without lengths."""
     policy = values.get("policy")
     if not isinstance(policy, dict) or policy.get("weights") is None:
         return values

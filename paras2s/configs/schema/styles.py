@@ -16,11 +16,7 @@ def shipped_styles() -> dict[str, dict[str, str]]:
 
 
 def words_of(style: str, own: Mapping[str, str]) -> str:
-    """Return a style in words, by `policy.style_words` (`own`) or as shipped.
-
-    Raises:
-        ConfigError: it has none.
-    """
+    """Return a style in words, by `policy.style_words` (`own`) or as shipped. Raises ConfigError: it has none."""
     known = {name: words for named in shipped_styles().values() for name, words in named.items()} | dict(own)
     if style not in known:
         raise ConfigError(f"style {style!r} has no words to tell a policy; add them: policy.style_words: {{{style}: ...}}")

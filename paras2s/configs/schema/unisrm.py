@@ -122,11 +122,7 @@ class UniSRMConfig(Section):
 
 
 def load_unisrm_config(name: str | Path, overrides: dict[str, Any] | None = None) -> UniSRMConfig:
-    """Load a config by the name of a shipped one, or from a YAML file.
-
-    Raises:
-        ConfigError: no such config, unknown key, bad value.
-    """
+    """Load a config by the name of a shipped one, or from a YAML file. Raises ConfigError: no such config, key or value."""
     path = Path(name)
     return load_section(path if path.suffix in (".yaml", ".yml") else preset_path(str(name), "unisrm"), overrides, UniSRMConfig)
 

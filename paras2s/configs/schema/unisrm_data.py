@@ -126,11 +126,7 @@ class UniSRMDataConfig(Section):
 
 
 def load_unisrm_data(name: str | Path, overrides: dict[str, Any] | None = None) -> UniSRMDataConfig:
-    """Load a config by the name of a shipped one, or from a YAML file.
-
-    Raises:
-        ConfigError: no such config, unknown key, bad value.
-    """
+    """Load a config by the name of a shipped one, or from a YAML file. Raises ConfigError: no such config, key or value."""
     path = Path(name)
     own = path.suffix in (".yaml", ".yml")
     return load_section(path if own else preset_path(str(name), "unisrm/data"), overrides, UniSRMDataConfig)

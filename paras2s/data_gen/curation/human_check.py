@@ -205,13 +205,7 @@ class Outcomes:
 
 
 def items_to_check(config: CurationConfig) -> list[Item]:
-    """Return all items to check: accepted queries of the configured roles, and the takes of demonstrated answers.
-
-    Clips are relative to the dataset's folder.
-
-    Raises:
-        DataError: the pipeline has not run, or a clip is missing.
-    """
+    """Return all items to check: accepted queries and takes of demonstrated answers. Raises DataError: a clip is missing."""
     return [*_queries(config), *_answers(config)]
 
 

@@ -20,10 +20,7 @@ class NumberedList:
 
 
 def read_numbered(text: str, expected: int) -> NumberedList:
-    """Parse a numbered list. A wrong number is reported, but its item counts.
-
-    Items beyond `expected` are surplus. A line right below an item continues it; other prose is skipped.
-    """
+    """Parse a numbered list of `expected` items; wrong numbers are reported, a line right below continues its item."""
     numbers: list[int] = []
     texts: list[str] = []
     within = False

@@ -90,12 +90,7 @@ class Pipeline:
         self.written = 0
 
     def run(self) -> CurationResult:
-        """Run all rounds and write the tables.
-
-        Raises:
-            BudgetError: the budget ended. JudgeError: too many calls of a stage failed. DataError: the splits are not
-            disjoint. StorageError: the disk refused.
-        """
+        """Run all rounds and write the tables. Raises BudgetError. JudgeError: too many failures. DataError: splits overlap."""
         folder, counts = self.config.folder, {"queries": 0, "demonstrations": 0}
         for name in LOGS:
             (folder / f"{name}.new").unlink(missing_ok=True)

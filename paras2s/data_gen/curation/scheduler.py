@@ -96,10 +96,7 @@ class ScriptScheduler:
         return max(share, LEAST_YIELD)
 
     def assign(self, scripts: Sequence[Script]) -> list[tuple[Script, Role]]:
-        """Assign roles to scripts that passed the text tests and to spare ones of earlier rounds; the rest becomes spare.
-
-        Lists are taken in turn, so that no role is filled from one topic alone.
-        """
+        """Assign roles to tested and spare scripts, in turn by list, so that no role has one topic; the rest becomes spare."""
         taken: Counter[tuple[str, Role]] = Counter()
         assigned: list[tuple[Script, Role]] = []
         spare = [script for scripts in self._spare.values() for script in scripts]

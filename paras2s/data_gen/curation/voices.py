@@ -108,11 +108,7 @@ def _fits_all(voice: VoiceConfig, styles: Sequence[str]) -> bool:
 
 
 def describe_styles(llm: CurationLLM, styles: Sequence[str]) -> dict[str, list[str]]:
-    """Let the writer write instructions for a TTS engine that takes words, several a style (ParaS2S, section 3.1, step 3).
-
-    Raises:
-        JudgeError: a style has none; without them all styles would sound alike.
-    """
+    """Let the writer describe styles for a TTS that takes words (ParaS2S, section 3.1, step 3). Raises JudgeError: no text."""
     plain = {"count": str(MANNERS_PER_STYLE)}
     prompt = llm.prompt("write_system", "manner")
     lists = llm.write_lists("manners", [(prompt, plain | {"style": style}) for style in styles], MANNERS_PER_STYLE)

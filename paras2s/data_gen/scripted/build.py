@@ -105,10 +105,7 @@ def filter_candidate(
 def style_audibility(
     rows: Sequence[tuple[Candidate, np.ndarray]], styles_of: Mapping[str, tuple[str, ...]]
 ) -> dict[str, object]:
-    """Compute how often a plain prosody classifier tells a contrast's two styles apart on held-out scripts and speakers.
-
-    Fitted on the accepted labelled training clips, tested on the accepted test clips; chance is 0.5.
-    """
+    """Compute how often a prosody classifier tells a contrast's styles apart on held-out scripts and speakers (chance: 0.5)."""
     train = [(c, u) for c, u in rows if c.role in ("demonstration", "preference") and c.rejected is None]
     test = [(c, u) for c, u in rows if c.role == "test" and c.rejected is None]
     plain = ToneClassifier.fit(np.stack([u for _, u in train]), [c.style for c, _ in train], [c.speaker for c, _ in train], ())

@@ -79,11 +79,7 @@ def load_contrasts() -> tuple[Contrast, ...]:
 
 @functools.lru_cache(maxsize=1)
 def load_prompts() -> tuple[Contrast, ...]:
-    """Load the sentences for reinforcement alone: each template of prompts.yaml with every combination of its phrases.
-
-    Raises:
-        DataError: an unknown style, a slot without phrases, or a topic of the validation or test questions.
-    """
+    """Load the sentences for reinforcement, templates with their phrases. Raises DataError: a style, slot or test topic."""
     contrasts: list[Contrast] = []
     for category, entries in _read("prompts.yaml").items():
         held_out = TEST_TOPICS[category] | VALIDATION_TOPICS[category]

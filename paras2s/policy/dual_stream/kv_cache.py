@@ -23,10 +23,7 @@ class KVCache(Protocol):
 
 
 def _masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Attend from [N, H, L, D] to [N, J, P, D] with a mask to add to scores.
-
-    A GPU has no kernel for grouped heads with a mask: it would write all scores in float32. So each gets keys of its own.
-    """
+    """Attend from [N, H, L, D] to [N, J, P, D] with an added mask: a GPU has no kernel for masked grouped heads."""
     if q.is_cuda and (repeats := q.shape[1] // k.shape[1]) > 1:
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
     return fn.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=q.shape[1] != k.shape[1])

@@ -149,10 +149,7 @@ def _score_rows(
 
 @torch.no_grad()
 def answer_logits(model: DualStreamNetwork, prompt: Prompt, block: Block) -> list[Tensor]:
-    """Return the logits [T, n] of each slot at every step of one answer (G = 1), read with its prompt in one pass.
-
-    No cache takes part, so that these agree with sampling and scoring only if those cache correctly.
-    """
+    """Return the logits [T, n] of each slot of an answer (G = 1), read in one pass: no cache, which checks those that cache."""
     config, device = model.dual_config, model.lm_head.weight.device
     steps = block.tokens.shape[1]
     _check_ids(config, "an answer", block.tokens)

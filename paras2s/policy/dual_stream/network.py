@@ -246,10 +246,7 @@ class DualStreamNetwork(nn.Module):
         number: int,
         only: Tensor | None = None,
     ) -> Tensor:
-        """Run one layer; its activations are recomputed in the backward pass if `gradient_checkpointing` is set.
-
-        Nothing is drawn in it, and torch's generator is left alone: passes in other threads may draw from it.
-        """
+        """Run one layer, recomputed in the backward pass on request; it draws nothing, and torch's generator is left alone."""
         if not (self.gradient_checkpointing and torch.is_grad_enabled()):
             return layer(x, cos, sin, cache, number, only)
         if not isinstance(cache, PromptCache):

@@ -150,10 +150,7 @@ class _Rows:
 def sample(
     model: DualStreamNetwork, request: SampleRequest, rows_at_once: int = ROWS_AT_ONCE, decoder: Decoder | None = None
 ) -> list[Generation]:
-    """Sample G answers for each of B prompts, at most `rows_at_once` answers (or one group) in the batch at a time.
-
-    `decoder` None: the compiled decoder where it fits, else the model's own modules.
-    """
+    """Sample G answers for each of B prompts, `rows_at_once` at a time; `decoder` None: the compiled decoder where it fits."""
     return result_of(sample_in_parts(model, request, None, rows_at_once, decoder))
 
 

@@ -12,10 +12,7 @@ from paras2s.policy.types import Prompt
 
 
 def augment(prompt: Prompt, config: AugmentConfig, rng: np.random.Generator) -> Prompt:
-    """Hide the words or the codes of a prompt at random, and add noise to its prosody and its sentence embedding.
-
-    Few clips are known by their words and codes at once; this makes the policy rely on prosody.
-    """
+    """Hide a prompt's words or codes at random and add noise: few clips are known by them, so the policy must use prosody."""
     text, features, audio = prompt.text_ids, prompt.features, prompt.audio_ids
     no_words, no_codes = rng.random() < config.words_dropped, rng.random() < config.codes_dropped
     if rng.random() < config.text_dropped or no_words:

@@ -113,10 +113,7 @@ class Activation(nn.Module):
 
 
 class _Normed(nn.Module):
-    """A kernel stored as direction `weight_v` and, for each slice of its first axis, length `weight_g` (old weight norm).
-
-    The first axis is the outputs of a convolution, but the inputs of a transposed one.
-    """
+    """A kernel as direction `weight_v` and lengths `weight_g` a slice of axis 0: outputs, or a transposed one's inputs."""
 
     def __init__(self, shape: tuple[int, int, int]) -> None:
         super().__init__()

@@ -177,10 +177,7 @@ class FinalLayer(nn.Module):
 
 
 class FlowModel(nn.Module):
-    """Velocity of the mel at a time between noise (0) and speech (1), given the code of every frame.
-
-    Its tensors are those of the released `model.pt`: entry `state_dict`, less the prefix `speech_model.`.
-    """
+    """Velocity of the mel between noise (0) and speech (1), given each frame's code; tensors as in the released `model.pt`."""
 
     def __init__(self, config: FlowConfig) -> None:
         super().__init__()

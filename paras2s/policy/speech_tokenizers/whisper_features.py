@@ -39,10 +39,7 @@ _CONFIG_KEYS = (
 
 
 class WhisperFeatures:
-    """A Whisper encoder and its log-mel recipe. One step of `feature_dim` numbers lasts 1 / `frame_rate_hz`.
-
-    `encoder` is transformers' `WhisperEncoder`; `extractor` must fill its positions exactly (30 s in the release).
-    """
+    """A Whisper encoder and its log-mel recipe; `extractor` must fill its positions exactly (30 s in the release)."""
 
     def __init__(self, encoder: nn.Module, extractor: WhisperFeatureExtractor, device: str | torch.device = "cpu") -> None:
         config: Any = encoder.config

@@ -261,10 +261,7 @@ def check_tokenizer(folder: Path, codes: int) -> None:
 
 
 def _own_name(stored: str, layers: int) -> str | None:
-    """Our name of a stored tensor, None for what cannot reach the codes.
-
-    The release holds the cut encoder, without a prefix; a checkpoint still in training holds all of Whisper.
-    """
+    """Return our name of a stored tensor, None for what cannot reach the codes; a checkpoint in training has all of Whisper."""
     name = stored.removeprefix("model.encoder.")
     if name in ("ema_count", "ema_weight") or name.startswith(_UNUSED):
         return None

@@ -14,11 +14,7 @@ from paras2s.utils.seeds import seed_of
 
 
 def items_of_run(run: Path, kind: Kind, systems: Sequence[str], limit: int | None, seed: int) -> list[Item]:
-    """Return items from a run's benched systems: pairs of two systems, or the answers of each. `limit` draws at random.
-
-    Raises:
-        ConfigError: a kind or a number of systems that a bench cannot give. DataError: a system has no rows, or none in common.
-    """
+    """Return items from a run's benched systems, `limit` of them at random. Raises ConfigError: systems. DataError: no rows."""
     if kind not in ("pair", "single"):
         raise ConfigError(f"--kind {kind}: a bench has pair and single; give a JSONL file of items")
     if kind == "pair" and len(systems) != 2:

@@ -29,11 +29,7 @@ MEDIA_TYPES = {".ogg": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav", 
 
 
 def export_report(folders: Sequence[Path], out: Path, names: Sequence[str]) -> None:
-    """Write the report of a run to `out`; `names` chooses the run where the folders hold several.
-
-    Raises:
-        ConfigError: no run, or several. DataError: the run was not benched. StorageError: the disk refused.
-    """
+    """Write the report of a run (`names` chooses it) to `out`. Raises ConfigError: not one run. DataError: it has no bench."""
     given = open_folders(folders)
     runs = choose_runs(given.runs(), names)
     if len(runs) != 1:

@@ -50,12 +50,7 @@ class Choice:
 
 
 def export_site(folders: Sequence[Path], out: Path, choice: Choice, dry_run: bool, say: Callable[[str], object]) -> None:
-    """Write a static site of chosen runs to `out`, or with `dry_run` only tell its size.
-
-    Raises:
-        ConfigError: a folder, run or step is missing, or a folder `out` that holds something else.
-        StorageError: the disk refused.
-    """
+    """Write a static site of runs to `out`, or with `dry_run` tell its size. Raises ConfigError: no run, or other content."""
     given = open_folders(folders)
     runs = choose_runs(given.runs(), choice.runs)
     paths = [given.path(run.address) for run in runs]
@@ -116,10 +111,7 @@ def megabytes(size: float) -> str:
 
 
 def compressed(data: bytes, media_type: str) -> tuple[bytes, str]:
-    """Return a sound as it is exported and its suffix: a WAV in Ogg Opus, or in FLAC if libsndfile lacks it; others as is.
-
-    A clip that cannot be decoded stays as it is, and the page says that it cannot be played.
-    """
+    """Return a sound as exported and its suffix, a WAV in Ogg Opus (or FLAC); an undecodable clip stays as it is."""
     if media_type != TYPES[".wav"]:
         return data, SUFFIXES.get(media_type, ".bin")
     import soundfile

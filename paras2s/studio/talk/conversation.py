@@ -99,10 +99,7 @@ class Answered:
 
 
 class Conversation:
-    """Two sides that answer one question after another; judges and the blueprint's tone read each answer.
-
-    Votes are rows of `votes`/preferences.jsonl.
-    """
+    """Two sides that answer one question after another, and their judges; votes are rows of `votes`/preferences.jsonl."""
 
     def __init__(self, sides: Sequence[Side], judges: Sequence[Judge], tone: ToneClassifier | None, votes: Path) -> None:
         self.sides, self.judges, self.votes = tuple(sides), tuple(judges), votes
@@ -110,11 +107,7 @@ class Conversation:
         self._tone, self._lock, self._count = tone, threading.Lock(), 0
 
     def ask(self, question: Question) -> Answered:
-        """Let both sides answer a question, and have the answers judged; one question at a time.
-
-        Raises:
-            AudioError: silence. PolicyError: the question does not fit a policy. AssetError: ASR is not installed.
-        """
+        """Let both sides answer a question, and judge them. Raises AudioError: silence. PolicyError. AssetError: no ASR."""
         if float(np.abs(question.clip.samples).max(initial=0.0)) < SILENT_PEAK:
             raise AudioError("the recording is silent; check the microphone, or choose another file")
         with self._lock:
@@ -136,11 +129,7 @@ class Conversation:
         return self.history[number]
 
     def vote(self, number: int, better: int) -> Answered:
-        """Keep the vote that answer `better` (0 or 1) is the better one.
-
-        Raises:
-            DataError: there is no such question, it has a vote, or its answers are no pair. StorageError: the disk refused.
-        """
+        """Keep the vote that answer `better` (0 or 1) wins. Raises DataError: no question, or already voted. StorageError."""
         with self._lock:
             answered = self.find(number)
             if answered.preferred is not None:
@@ -173,11 +162,7 @@ def _answer(policy: Policy, turns: Sequence[Turn], seed: int) -> Rollout:
 
 
 def keep_vote(folder: Path, answered: Answered, better: int) -> None:
-    """Add a preference to a folder's file, with its clips and the tokens that the policies sampled.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Add a preference to a folder's file, with its clips and the policies' sampled tokens. Raises StorageError: disk full."""
     question, answers = encode_clip(answered.question.clip), [encode_clip(answer.clip) for answer in answered.answers]
     id = hashlib.sha256(b"".join([question, *answers])).hexdigest()[:16]
     name = f"{CLIPS}/{id}-question.wav"

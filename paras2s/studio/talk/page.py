@@ -129,11 +129,7 @@ def read_question(data: bytes, name: str, style: str | None) -> Question:
 
 
 def question_of(given: str, style: str | None) -> Question:
-    """Return a question from an audio file, or from words that are spoken.
-
-    Raises:
-        AudioError: the file cannot be read. DataError: words that cannot be spoken.
-    """
+    """Return a question from an audio file, or from spoken words. Raises AudioError: unreadable. DataError: not speakable."""
     if not names_file(given):
         return speak(given, style)
     return Question(read_clip(Path(given), max_duration_s=MAX_QUESTION_S), style)

@@ -33,13 +33,7 @@ class Grounded(BaseModel):
 
 
 def groundedness(rows: Sequence[BenchRow], texts: Mapping[str, str], client: LLMClient) -> Figure:
-    """Return the mean of 0 to 2 over the replies with a verdict and reasoning; unreadable scores are left out.
-
-    `texts` maps an item to its text, whose items belong together.
-
-    Raises:
-        BudgetError: the budget ended; what is paid for is cached.
-    """
+    """Return the mean of 0 to 2 over readable replies; `texts` maps an item to its text, a cluster. Raises BudgetError."""
     prompt = Prompt(read_prompt("groundedness", None, "paras2s.unisrm.bench"), USER)
     requests = [Request(prompt.messages(_values(row), {}), SCHEMA) for row in rows]
     replies = client.complete_all(requests, usable=lambda reply: is_readable(reply, _read))

@@ -22,10 +22,7 @@ LABELS: dict[str, Better] = {"1": "A", "2": "B", "tie": "tie"}
 
 @dataclass(frozen=True)
 class Judgement:
-    """A judge's answer to a sample: the better candidate of a pair, or the overall score of a clip.
-
-    `dimensions` holds the sign of A less B by key, or a clip's scores by key; {} where the judge gives none.
-    """
+    """A judge's answer to a sample: the better candidate or the overall score; `dimensions`: sign of A less B, or scores."""
 
     better: Better | None = None
     overall: float | None = None

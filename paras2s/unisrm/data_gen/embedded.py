@@ -110,10 +110,7 @@ class BuildReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A candidate before it is measured: its take, and the scores and reasons that construction knows.
-
-    `sounds` is what a reason says beside its own dimension, for the score that comes after it.
-    """
+    """A candidate before it is measured: its take, the scores and reasons known by construction, `sounds` for a later score."""
 
     take: Take
     sounds: Mapping[str, str]

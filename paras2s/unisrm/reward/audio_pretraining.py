@@ -35,10 +35,7 @@ MEASURED_CLIPS = 200
 
 @dataclass(frozen=True)
 class TowerProbe:
-    """Readings of two heads from a tower, on clips of other speakers and texts.
-
-    `letter_errors`: edits a letter that is spoken. `traits`: the share of each trait's variance that is explained.
-    """
+    """Readings of a tower by two heads on other speakers and texts: edits a spoken letter, share of variance explained."""
 
     letter_errors: float
     traits: dict[str, float]
@@ -62,11 +59,7 @@ class _Heads(nn.Module):
 def pretrain_tower(
     model: UniSRM, data: Path, updates: int, seed: int, on_progress: Callable[[int, int], None] | None = None
 ) -> TowerProbe:
-    """Train the model's audio tower on the clips of `data`, and measure what the heads read from those of the split `rl`.
-
-    Raises:
-        ConfigError: the data does not say what its clips were made with. AudioError: a clip cannot be read.
-    """
+    """Train the model's audio tower on `data`, and measure what heads read on split `rl`. Raises ConfigError. AudioError."""
     if not (data / TAKES).is_file():
         raise ConfigError(
             f"{data / TAKES}: missing; thinker.scratch.audio_pretraining_updates needs data of `paras2s unisrm data`"

@@ -175,11 +175,7 @@ def quality_reason(record: QualityRecord) -> str:
 
 
 def read_task_inputs(task_id: str, given: Mapping[str, str]) -> TaskInputs:
-    """Read the inputs of a pairwise task from KEY=VALUE pairs: a text as it is, a clip from its file.
-
-    Raises:
-        ConfigError: no such task, an input that it does not take, or a text that it lacks. AudioError: a clip cannot be read.
-    """
+    """Read the inputs of a pairwise task from KEY=VALUE pairs, a clip from its file. Raises ConfigError. AudioError."""
     pairwise: dict[str, Task] = {task.id: task for task in TASKS.values() if task.pairwise}
     if task_id not in pairwise:
         raise ConfigError(f"--task {task_id}: of two clips a UniSRM judges {', '.join(pairwise)}")

@@ -37,11 +37,7 @@ CHAT_TEMPLATE = (
 
 
 def system_prompt(task_id: TaskId, reasoning: bool = True, folder: Path | None = None) -> str:
-    """Return a task's instruction with the format of a UniSRM's replies; `folder`/T1.md and so on replace the shipped ones.
-
-    Raises:
-        ConfigError: it cannot be read, or does not hold {{format}} once and nothing else.
-    """
+    """Return a task's instruction with the reply format; `folder`/T1.md replaces ours. Raises ConfigError: no {{format}}."""
     return instruction(task_id, reply_format(TASKS[task_id], reasoning), folder)
 
 

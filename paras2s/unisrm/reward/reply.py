@@ -80,11 +80,7 @@ class _Broken(Exception):
 
 
 def write_reply(task_id: TaskId, record: Record, reasoning: bool = True) -> str:
-    """Write a record as the reply that the model is to give; without `reasoning` the answer alone.
-
-    Raises:
-        ValueError: the record is of another kind of task, has no reasoning to write, or would not be parsed.
-    """
+    """Write a record as the model's reply; without `reasoning` the answer alone. Raises ValueError: it would not be parsed."""
     task = TASKS[task_id]
     if isinstance(record, PairRecord) != task.pairwise:
         raise ValueError(f"{task_id}: a {type(record).__name__} is no record of this task")

@@ -40,10 +40,7 @@ class Kind(IntEnum):
 
 
 class SftCollator:
-    """Collator of examples: prompt, clips or silence in their place, target text, and labels on that alone.
-
-    `descriptions` has the target description of each item's clips, by the item's id.
-    """
+    """Collator of examples: prompt, clips or silence, target text (`descriptions` by item), and labels on that alone."""
 
     def __init__(self, model: UniSRM, data: Path, items: Sequence[Item], descriptions: Mapping[str, str] | None = None) -> None:
         self.model, self.items, self.descriptions = model, items, descriptions or {}
@@ -109,11 +106,7 @@ def train_descriptions(
     model: UniSRM, data: Path, items: Sequence[Item], updates: int, config: SftConfig, folder: Path, seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> UniSRM:  # fmt: skip
-    """Train `updates` times to write how the clips of an item sound, before SFT and with its settings; save as it does.
-
-    Raises:
-        ConfigError: the data does not say how its clips sound. JudgeError: the loss is not finite.
-    """
+    """Train `updates` times to describe how an item's clips sound, with SFT's settings. Raises ConfigError. JudgeError."""
     descriptions = read_descriptions(data, items)
     numbers = [number for number, item in enumerate(items) if item.id in descriptions]
     examples = {"number": numbers, "kind": [int(Kind.DESCRIPTION)] * len(numbers)}

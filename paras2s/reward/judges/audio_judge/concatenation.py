@@ -114,11 +114,7 @@ class SpokenSignals:
 
 
 def make_signals(kind: Literal["spoken", "tone", "none"], sample_rate_hz: int, cache_dir: Path, voice: Speak | None) -> Signals:
-    """Return the signals of this kind.
-
-    Raises:
-        ConfigError: spoken signals without a voice.
-    """
+    """Return the signals of this kind. Raises ConfigError: spoken signals without a voice."""
     if kind == "none":
         return NoSignals()
     if kind == "tone":

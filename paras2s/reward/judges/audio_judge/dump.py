@@ -14,11 +14,7 @@ from paras2s.utils.io import write_bytes, write_json
 
 
 def write_dump(folder: Path, task: str, orders: Sequence[JudgeRequest]) -> None:
-    """Write a folder for each order of a task: messages.json with every text, and the recordings with their segments.
-
-    Raises:
-        StorageError: a file cannot be written.
-    """
+    """Write a folder for each order of a task: messages.json with every text, and the recordings. Raises StorageError."""
     for old in (folder / task).glob("order-*"):
         shutil.rmtree(old)
     for number, request in enumerate(orders, 1):

@@ -21,11 +21,7 @@ RULE_VERSION = 2
 
 
 def require_preferences(judges: Sequence[AudioJudge]) -> Sequence[AudioJudge]:
-    """Return the judges if each of them prefers one of two answers.
-
-    Raises:
-        ConfigError: a judge scores single clips, or matches two: a match is no win of the first one.
-    """
+    """Return the judges if each prefers one of two answers. Raises ConfigError: single clips, or matches (no win)."""
     for judge in judges:
         if judge.task.kind not in ("winner", "winner_or_tie"):
             raise ConfigError(f"tasks: {judge.task.name} prefers neither of two answers; choose others, such as standard")

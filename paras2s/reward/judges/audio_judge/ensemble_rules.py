@@ -59,19 +59,11 @@ class EnsembleRule(BaseModel):
         return fmean([POINTS[labels[aspect]] for aspect in present], weights)
 
     def fuse(self, labels: Mapping[str, PairLabel]) -> PairLabel:
-        """Return the overall label of one order of the pair.
-
-        Raises:
-            DataError: no aspect has a label.
-        """
+        """Return the overall label of one order of the pair. Raises DataError: no aspect has a label."""
         return label_of(self.points(labels), self.margin)
 
     def steps(self, labels: Mapping[str, PairLabel]) -> list[tuple[str, PairLabel]]:
-        """Return each aspect's part in words, with its label, and last how they are decided, with the overall label.
-
-        Raises:
-            DataError: no aspect has a label.
-        """
+        """Return each aspect's part in words with its label, last the decision. Raises DataError: no aspect has a label."""
         points, present = self.points(labels), [aspect for aspect in self.aspects if aspect in labels]
         decided = {
             "vote": f"the weighted mean is {points:.3g} points of the first answer; a tie within {self.margin:g} of 0.5",
@@ -84,11 +76,7 @@ class EnsembleRule(BaseModel):
 
 
 def find_ensemble(name: str = DEFAULT_ENSEMBLE, path: Path | None = None) -> EnsembleRule:
-    """Find a rule by name, among the shipped ones or in a user's file.
-
-    Raises:
-        ConfigError: the file holds no such rules, or there is none of that name.
-    """
+    """Find a rule by name, shipped or in a user's file. Raises ConfigError: a wrong file, or none of that name."""
     rules = read_rules(EnsembleRule, "ensemble.yaml", path)
     if name not in rules:
         raise ConfigError(f"unknown ensemble rule {name!r}; there are {', '.join(rules)}")

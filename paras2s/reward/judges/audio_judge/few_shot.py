@@ -34,11 +34,7 @@ class Example:
     task_inputs: Mapping[str, str] = field(default_factory=dict)
 
     def label_for(self, task: str) -> str:
-        """Return the right verdict of a task.
-
-        Raises:
-            DataError: there is none; an example without one teaches nothing.
-        """
+        """Return the right verdict of a task. Raises DataError: there is none; an example without one teaches nothing."""
         label = self.labels.get(task, self.label)
         if label is None:
             raise DataError(f"{self.name}: the example has no label for {task}; give 'label', or 'labels' with {task!r}")

@@ -116,11 +116,7 @@ class AudioJudge(Judge):
     # Two clips.
 
     def compare_batch(self, pairs: Sequence[Pair], on_progress: Progress | None = None) -> list[Preferred]:
-        """Compare pairs, in order, in both orders where the config says so.
-
-        Raises:
-            JudgeError: this task is about single clips.
-        """
+        """Compare pairs, in order, in both orders if the config says so. Raises JudgeError: this task is about single clips."""
         requests = self.requests(pairs)
         outcomes = self._complete(requests, on_progress)
         return [request if isinstance(request, Unscored) else self._preference(request, outcomes) for request in requests]
@@ -177,11 +173,7 @@ class AudioJudge(Judge):
     # One clip.
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Score single clips, in order; a score is the mean over the samples.
-
-        Raises:
-            JudgeError: this task is about pairs.
-        """
+        """Score single clips, in order; a score is the mean over the samples. Raises JudgeError: this task is about pairs."""
         requests = self.requests(exchanges)
         outcomes = self._complete(requests, on_progress)
         return [request if isinstance(request, Unscored) else self._verdict(request, outcomes) for request in requests]
@@ -318,11 +310,7 @@ class AudioJudge(Judge):
         return [None if instruction.clip is None else next(transcripts) for instruction in instructions]
 
     def _shown(self, example: Example) -> ShownExample:
-        """Return an example in the form of this task.
-
-        Raises:
-            DataError: its label for this task is missing or unknown, or its number of clips is wrong.
-        """
+        """Return an example in the form of this task. Raises DataError: a wrong label, or number of clips."""
         label = example.label_for(self.task.name)
         try:
             if len(example.clips) != self.task.clips:
@@ -339,12 +327,7 @@ class AudioJudge(Judge):
 
 
 def make_judges(config: AudioJudgeConfig, voice: Speak | None = None, calls: bool = True) -> list[AudioJudge]:
-    """Make one judge for each task; they share endpoint, budget and cache. `voice` speaks spoken signals; without
-    `calls` they are for estimates.
-
-    Raises:
-        ConfigError: spoken signals without a voice. DataError: examples that do not fit.
-    """
+    """Make a judge for each task, sharing endpoint, budget and cache. Raises ConfigError: no voice. DataError: examples."""
     client = LLMClient(config.llm, JsonCache(config.cache_dir / "judging.sqlite"), calls=calls)
     examples = load_examples(config.examples) if config.examples else []
     kind = "none" if config.strategy == "none" else config.signals

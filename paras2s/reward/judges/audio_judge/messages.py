@@ -90,11 +90,7 @@ class MessageBuilder:
         self._opening, self._opening_sent = tuple(opening), sent
 
     def build(self, case: Case) -> JudgeRequest:
-        """Return the messages about one case.
-
-        Raises:
-            JudgeError: a recording is larger, or all together are longer, than the config lets be sent.
-        """
+        """Return the messages about one case. Raises JudgeError: a recording is too large, or all are too long."""
         sent = SentAudio(self.config.audio, self._opening_sent)
         joined = self.strategy in ("test", "examples_and_test")
         announced: Boundary | None = "test" if self.strategy == "examples_and_test" else None
@@ -146,11 +142,7 @@ class SentAudio:
         self.sent_mb: float = before.sent_mb if before else 0.0
 
     def alone(self, name: str, clip: Clip) -> Audio:
-        """Encode one clip.
-
-        Raises:
-            JudgeError: it is larger, or all together are longer, than the config lets be sent.
-        """
+        """Encode one clip. Raises JudgeError: it is larger, or all together are longer, than the config lets be sent."""
         at = clip.at(self.limits.sample_rate_hz)
         return self.joined(Joined(at, (Mark(name, 0.0, at.duration_s),)))
 

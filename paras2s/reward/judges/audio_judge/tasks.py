@@ -70,11 +70,7 @@ class AudioTask:
         }
 
     def read(self, text: str) -> tuple[PairLabel | MatchLabel | float, str]:
-        """Read the verdict and its reasoning: a label of a pair, a number for a single clip.
-
-        Raises:
-            JudgeError: the verdict is missing, or unknown to this task.
-        """
+        """Read the verdict (label or number) and its reasoning. Raises JudgeError: missing, or unknown to this task."""
         if self.reply_format == "brackets":
             return self._read_brackets(text)
         objects = verdict_objects(text, (self.key,))
@@ -109,11 +105,7 @@ class AudioTask:
         return int(value)
 
     def example_reply(self, label: str, reasoning: str) -> str:
-        """Return the assistant's reply to an example with this label.
-
-        Raises:
-            JudgeError: the task knows no such label.
-        """
+        """Return the assistant's reply to an example with this label. Raises JudgeError: the task knows no such label."""
         import json
 
         if self.reply_format == "brackets":
@@ -163,11 +155,7 @@ TASKS: dict[str, AudioTask] = {
 
 
 def find_task(name: str) -> AudioTask:
-    """Find a task by name.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
+    """Find a task by name. Raises ConfigError: there is none of that name."""
     if name not in TASKS:
         raise ConfigError(f"tasks: there is no {name!r}; there are {', '.join(TASKS)}")
     return TASKS[name]

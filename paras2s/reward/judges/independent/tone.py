@@ -32,11 +32,7 @@ SHIPPED = Path(str(resources.files("paras2s.reward.judges.independent").joinpath
 
 
 def tone_features(clip: Clip) -> np.ndarray:
-    """Cepstrum, its spread and movement, pitch, rhythm and level of a clip, float64 [50].
-
-    Raises:
-        AudioError: silence.
-    """
+    """Cepstrum, its spread and movement, pitch, rhythm and level of a clip, float64 [50]. Raises AudioError: silence."""
     librosa = load_librosa()
     raw = clip.at(RATE_HZ).samples.astype(np.float32)
     peak = float(np.abs(raw).max(initial=0.0))
@@ -109,11 +105,7 @@ class ToneDiscriminant:
 
     @classmethod
     def load(cls, path: Path = SHIPPED) -> ToneDiscriminant:
-        """Read what `save` wrote.
-
-        Raises:
-            DataError: missing, broken, or fitted on other features than these.
-        """
+        """Read what `save` wrote. Raises DataError: missing, broken, or fitted on other features than these."""
         stored = read_json(path)
         try:
             features, labels = stored["features"], tuple(stored["labels"])
