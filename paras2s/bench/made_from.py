@@ -14,7 +14,7 @@ from paras2s.clients.chat import Request, prompts_of
 from paras2s.reward.fusion import FusionRule
 from paras2s.reward.judges.audio_judge.ensemble_rules import EnsembleRule
 from paras2s.types import Dimension, Label, PairLabel, Unscored
-from paras2s.utils.io import append_jsonl, cannot_write
+from paras2s.utils.io import append_jsonl, reading, write_bytes
 
 VERDICTS = "verdicts.jsonl"
 
@@ -71,17 +71,14 @@ def clip_names(clips: Mapping[str, Path | None], folder: Path) -> dict[str, str]
 
 
 def keep_verdict(folder: Path, kind: str, outcome: Mapping[str, Any], made_from: MadeFrom, clips: Mapping[str, Path]) -> Path:
-    """Add a verdict to `folder`/verdicts.jsonl with copies of its clips; return the file. Raises StorageError."""
+    """Add a verdict to `folder`/verdicts.jsonl with copies of its clips; return the file. Raises DataError, StorageError."""
     kept = {}
     for name, path in clips.items():
-        try:
+        with reading(path):
             data = path.read_bytes()
-            copy = folder / "clips" / f"{hashlib.sha256(data).hexdigest()[:16]}{path.suffix.lower()}"
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            if not copy.is_file():
-                copy.write_bytes(data)
-        except OSError as error:
-            raise cannot_write(folder, error) from error
+        copy = folder / "clips" / f"{hashlib.sha256(data).hexdigest()[:16]}{path.suffix.lower()}"
+        if not copy.is_file():
+            write_bytes(copy, data)
         kept[name] = f"clips/{copy.name}"
     row = {"kind": kind, **outcome, "files": {name: str(path) for name, path in clips.items()}}
     append_jsonl(folder / VERDICTS, {**row, "made_from": made_from.model_copy(update={"clips": kept}).to_json()})

@@ -48,6 +48,7 @@ from paras2s.cli.talk import talk
 from paras2s.cli.unisrm import unisrm_app
 from paras2s.cli.warmup import warmup
 from paras2s.errors import ParaS2SError, one_line
+from paras2s.utils.io import DISK_REFUSED, cannot_write
 
 app = typer.Typer(
     name="paras2s",
@@ -148,7 +149,10 @@ def main() -> None:
             typer.echo(STOPPED, err=True)
         raise
     except Exception as error:
-        said = f"unexpected {type(error).__name__}: {one_line(error)[:300]}; {_keep_traceback()}"
+        if isinstance(error, OSError) and error.errno in DISK_REFUSED:
+            said = one_line(cannot_write(error.filename or "the output", error))
+        else:
+            said = f"unexpected {type(error).__name__}: {one_line(error)[:300]}; {_keep_traceback()}"
         typer.echo(f"paras2s: {said}", err=True)
         print_failure(said)
         sys.exit(2)

@@ -104,7 +104,10 @@ def wait_s(attempt: int, retry_after_s: float | None, backoff_s: float, draw: fl
 
 
 def retry_after_s(headers: Any, now_s: float) -> float | None:
-    """Return the seconds of a Retry-After header (a number or a date); None without a readable one."""
+    """Return the seconds of a Retry-After header (a number or a date); None without a readable one.
+
+    A date is the server's, and is compared with the time that the server says it is: this machine's clock may be wrong.
+    """
     value = (headers or {}).get("retry-after")
     if value is None:
         return None
@@ -114,6 +117,8 @@ def retry_after_s(headers: Any, now_s: float) -> float | None:
     except ValueError:
         pass
     try:
+        if (sent := headers.get("date")) is not None:
+            now_s = email.utils.parsedate_to_datetime(sent).timestamp()
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - now_s)
     except (TypeError, ValueError, OverflowError, IndexError):
         # A date that is none, or beyond the calendar.

@@ -5,6 +5,7 @@ Safe with several processes: write-ahead log, one transaction a write, and a rea
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import sqlite3
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.errors import StorageError
+from paras2s.utils.io import cannot_write
 
 WAIT_S = 30.0
 QUERY_KEYS = 500
+_ERRNO = {sqlite3.SQLITE_FULL: errno.ENOSPC, sqlite3.SQLITE_READONLY: errno.EROFS}
 
 
 def key_of(value: Any) -> str:
@@ -66,7 +69,9 @@ class JsonCache:
                 self._db.execute("BEGIN IMMEDIATE")
                 self._db.executemany("INSERT OR REPLACE INTO kept VALUES (?, ?)", rows)
         except sqlite3.Error as error:
-            raise StorageError(f"cannot write {self.path}: {error}; free disk space and run again") from error
+            # The low byte is the kind; the others are its details.
+            reason = _ERRNO.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, 0)
+            raise cannot_write(self.path, OSError(reason, str(error))) from error
 
     def close(self) -> None:
         """Close the file."""

@@ -50,6 +50,7 @@ def path_inside(folder: Path, name: str) -> Path | None:
 _REMEDIES = {
     errno.ENOSPC: "free disk space and run again",
     errno.EDQUOT: "free disk space within your quota and run again",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
     errno.EROFS: "the disk is read-only; give a folder on another one",
     errno.EACCES: "give a folder that you may write to",
     errno.EPERM: "give a folder that you may write to",
@@ -60,7 +61,11 @@ _REMEDIES = {
 }
 
 
-def cannot_write(path: Path, error: OSError) -> StorageError:
+# Reasons that no read has, so that they need no advice of the code that writes.
+DISK_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+
+def cannot_write(path: object, error: OSError) -> StorageError:
     """Return the error of a failed write, with what to do about its reason."""
     remedy = _REMEDIES.get(error.errno or 0, "check the disk and run again")
     return StorageError(f"cannot write {path}: {error.strerror or error}; {remedy}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -48,10 +49,16 @@ def hold(folder: Path, wait: bool = False) -> None:
     except OSError:
         # A disk without locks, as some network file systems are.
         pass
-    # What writers that were killed in the midst of a file have left, which may be as large as a checkpoint.
-    for unfinished in path.rglob(f"{UNFINISHED}*"):
-        unfinished.unlink(missing_ok=True)
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
-    file.flush()
+    try:
+        # What writers that were killed in the midst of a file have left, which may be as large as a checkpoint.
+        for unfinished in path.rglob(f"{UNFINISHED}*"):
+            unfinished.unlink(missing_ok=True)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
+        file.flush()
+    except OSError as error:
+        # Which would write once more what was refused.
+        with contextlib.suppress(OSError):
+            file.close()
+        raise cannot_write(path / LOCK, error) from error
     _held[path] = file

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import re
 import resource
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
 from chaos.judges import judges_section, run_budgets, run_judges  # noqa: E402
-from chaos.kills import kills_section, run_kills  # noqa: E402
+from chaos.kills import KillsResult, commit, kills_section, run_kills  # noqa: E402
 from chaos.readers import READERS, Reader  # noqa: E402
 from chaos.words import run_words, section  # noqa: E402
 from paras2s.errors import ParaS2SError  # noqa: E402
@@ -106,9 +106,6 @@ def peak_gib() -> float:
 
 def page(result: Result, seed: int) -> str:
     """Return the campaign as a page of the documents."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=HERE, timeout=120
-    ).stdout.strip()
     total = sum(result.counts.values())
     command = f"python tests/chaos/campaign.py --only input --count {total} --seed {seed} --out docs/reliability.md"
     rows = [f"| {name} | {result.counts[name]} | {result.refused[name]} |" for name in READERS]
@@ -124,7 +121,7 @@ def page(result: Result, seed: int) -> str:
             command,
             "```",
             "",
-            f"Commit {commit or 'unknown'}. A mutation changes, cuts, doubles or splices bytes; a reader returns a value or",
+            f"Commit {commit()}. A mutation changes, cuts, doubles or splices bytes; a reader returns a value or",
             "raises an error of this project. CI runs a table of known damages and a small edition of the campaign.",
             "",
             "| reader | mutations | refused |",
@@ -149,6 +146,14 @@ def parts_of(page: str) -> dict[str, str]:
     return {name: text.strip() for text in found for name, heading in PARTS.items() if text.startswith(heading + "\n")}
 
 
+def write_page(out: Path | None, parts: dict[str, str]) -> str:
+    """Write the page of these parts; return it."""
+    text = "\n\n".join(parts[name].strip() for name in PARTS if name in parts) + "\n"
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+    return text
+
+
 def main() -> None:
     """Run the campaigns; exit with 1 where something failed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -158,6 +163,8 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=10_000, help="hostile words")
     parser.add_argument("--seeds", type=int, default=3, help="batches of each judge's misbehaviour")
     parser.add_argument("--kills", type=int, default=100, help="kills, over all stages")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no trial of kills after these")
+    parser.add_argument("--folder", type=Path, help="keep the runs of failed kills there")
     parser.add_argument("--only", choices=list(PARTS), action="append", help="this campaign alone; repeatable")
     options = parser.parse_args()
     chosen, seed = options.only or list(PARTS), options.seed
@@ -179,14 +186,16 @@ def main() -> None:
         parts["judges"] = judges_section(judged, options.seeds)
         failed |= bool(judged.failures)
     if "kills" in chosen:
-        with tempfile.TemporaryDirectory() as folder:
-            killed = run_kills(options.kills, seed, Path(folder))
-        parts["kills"] = kills_section(killed, options.kills, seed)
+        with tempfile.TemporaryDirectory() as made:
+
+            def tell(result: KillsResult) -> None:
+                # A campaign of hours may be stopped, and what it has shown stays.
+                parts["kills"] = kills_section(result, options.kills, seed)
+                write_page(options.out, parts)
+
+            killed = run_kills(options.kills, seed, options.folder or Path(made), minutes=options.minutes, tell=tell)
         failed |= bool(killed.failures)
-    text = "\n\n".join(parts[name].strip() for name in PARTS if name in parts) + "\n"
-    if options.out is not None:
-        options.out.write_text(text, encoding="utf-8")
-    print(text)
+    print(write_page(options.out, parts))
     sys.exit(1 if failed else 0)
 
 

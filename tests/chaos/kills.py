@@ -2,12 +2,14 @@
 
 Each trial starts one stage from the undisturbed run's files of the stages before, kills the command or a process below it with
 signal 9 at a moment drawn over the stage's whole time, and gives the same command again until it ends well. Every file must
-then be the undisturbed run's, no process and no folder of Ray may be left, and no traceback may be printed.
+then be the undisturbed run's, no process and no folder of Ray may be left, and no traceback may be printed. The second round of
+trials kills nothing: the run is on a disk of its own that is read-only, then full in the midst of the stage, then has room.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -16,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,15 +59,25 @@ LONGEST_S, GONE_WITHIN_S, MOST_STARTS = 400.0, 20.0, 4
 VICTIMS = {"gcs_server": "Ray's GCS", "raylet": "raylet", "ray::": "a worker of Ray", "multiprocessing": "a worker of the pool"}
 DRIVER = "the command"
 MARK = "PARAS2S_CHAOS"
+# What a disk in memory gives out at once.
+PAGE = 4096
+
+
+def commit() -> str:
+    """Return the commit that is measured."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=120).stdout.strip() or "unknown"
 
 
 @dataclass
 class KillsResult:
-    """Kills by stage and by victim, and every failure."""
+    """Kills by stage and by victim, refusing disks by stage, and every failure; `ended` says why the campaign ended early."""
 
     stages: Counter[str] = field(default_factory=Counter)
     victims: Counter[str] = field(default_factory=Counter)
+    disks: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    ended: str = ""
 
 
 class Trial:
@@ -133,11 +145,18 @@ class Trial:
         folders = [path.name for path in self.temporary.glob("*ray*")]
         return [f"process left: {line[:80]}" for line in alive.values()] + [f"folder left: {name}" for name in folders]
 
-    def close(self) -> None:
-        """Remove everything."""
+    def disk(self, options: str) -> None:
+        """Mount a disk at the run's folder, or change it."""
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", self.folder / "run"], check=True, timeout=60)
+
+    def close(self, failed: bool) -> None:
+        """Remove everything; what a failed trial has made stays as long as the campaign's folder."""
         self.end()
+        if os.path.ismount(self.folder / "run"):
+            subprocess.run(["umount", "--lazy", self.folder / "run"], check=True, timeout=60)
         shutil.rmtree(self.temporary, ignore_errors=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if not failed:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def victim_of(trial: Trial, driver: int, draw: np.random.Generator) -> tuple[str, int]:
@@ -229,8 +248,44 @@ def undisturbed(folder: Path, stages: Sequence[str]) -> Undisturbed:
     return Undisturbed(folder, took_s)
 
 
-def attempt(base: Undisturbed, stage: str, seed: int, result: KillsResult) -> None:
-    """Make one trial: one to three kills in a stage, then its end."""
+def kills_of(trial: Trial, base: Undisturbed, stage: str, draw: np.random.Generator, result: KillsResult) -> None:
+    """Kill one to three times in a stage."""
+    for _ in range(int(draw.integers(1, 4))):
+        victim = kill_in(trial, stage, float(draw.uniform(0.3, 1.0)) * base.took_s[stage], draw)
+        result.stages[stage] += 1
+        result.victims[victim] += 1
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of a folder on a disk of pages."""
+    return sum(-(-path.stat().st_size // PAGE) * PAGE for path in folder.rglob("*") if path.is_file())
+
+
+def refusals_of(trial: Trial, base: Undisturbed, stage: str, draw: np.random.Generator, result: KillsResult) -> None:
+    """Start a stage on a disk that is read-only, and on one that has room for a part of what the stage writes."""
+    run, before = trial.folder / "run", 0
+    if run.is_dir():
+        before = size_of(run)
+        run.rename(trial.folder / "before")
+    run.mkdir()
+    room = before + int(draw.uniform(0.1, 0.9) * (size_of(base.after(stage)) - before))
+    trial.disk(f"size={max(PAGE, room // PAGE * PAGE)}")
+    if before:
+        shutil.copytree(trial.folder / "before", run, dirs_exist_ok=True)
+    for options, said in (("remount,ro", "the disk is read-only"), ("remount,rw", "free disk space")):
+        trial.disk(options)
+        code = trial.start(stage).wait(LONGEST_S)
+        assert code == 2, f"{stage}: {code} on a disk that refuses: {trial.said()[-300:]!r}"
+        assert said in trial.said(), f"{stage}: not said: {said!r} in {trial.said()[-300:]!r}"
+    trial.disk("remount,size=4g")
+    result.disks[stage] += 1
+
+
+Trouble = Callable[[Trial, Undisturbed, str, np.random.Generator, KillsResult], None]
+
+
+def attempt(base: Undisturbed, stage: str, seed: int, result: KillsResult, trouble: Trouble = kills_of) -> None:
+    """Make one trial: trouble in a stage, then its end."""
     draw = np.random.default_rng([seed, sum(stage.encode())])
     trial, before = Trial(base.folder / f"trial-{stage}-{seed}"), list(VERBS)[list(VERBS).index(stage) - 1]
     if stage != "data":
@@ -238,41 +293,55 @@ def attempt(base: Undisturbed, stage: str, seed: int, result: KillsResult) -> No
     # Sentences once spoken are not spoken again; a stage of data with half of them begins in their midst.
     shutil.copytree(base.folder / "whole" / "cache", trial.folder / "cache", copy_function=shutil.copy2)
     try:
-        for _ in range(int(draw.integers(1, 4))):
-            victim = kill_in(trial, stage, float(draw.uniform(0.3, 1.0)) * base.took_s[stage], draw)
-            result.stages[stage] += 1
-            result.victims[victim] += 1
+        trouble(trial, base, stage, draw, result)
         trial.finish(stage)
         faults = [*differences(trial.folder / "run", base.after(stage)), *trial.left()]
         faults += ["a traceback is printed"] if "Traceback (most recent call last)" in trial.said() else []
-    except AssertionError as error:
+    except (AssertionError, subprocess.SubprocessError) as error:
         faults = [str(error)]
     result.failures += [f"{stage}, seed {seed}: {fault}" for fault in faults[:5]]
-    trial.close()
+    trial.close(failed=bool(faults))
 
 
-def run_kills(kills: int, seed: int, folder: Path, stages: Sequence[str] = tuple(VERBS)) -> KillsResult:
-    """Kill at least `kills` times, stage after stage in turn."""
-    result = KillsResult()
+def run_kills(
+    kills: int,
+    seed: int,
+    folder: Path,
+    stages: Sequence[str] = tuple(VERBS),
+    minutes: float = math.inf,
+    tell: Callable[[KillsResult], None] = lambda result: None,
+) -> KillsResult:
+    """Kill at least `kills` times, stage after stage in turn, but start no trial after `minutes`; `tell` after each."""
+    result, until = KillsResult(), time.monotonic() + 60 * minutes
     base = undisturbed(folder, list(VERBS)[: 1 + max(list(VERBS).index(stage) for stage in stages)])
-    for number in range(kills):
+    for number in range(kills + len(stages)):
         if sum(result.stages.values()) >= kills:
             break
-        attempt(base, stages[number % len(stages)], seed + number, result)
-        print(f"{sum(result.stages.values())} kills, {len(result.failures)} failures", file=sys.stderr, flush=True)
+        if time.monotonic() > until:
+            result.ended = f"the {minutes:g} minutes were over"
+            break
+        trouble = refusals_of if number // len(stages) == 1 else kills_of
+        attempt(base, stages[number % len(stages)], seed + number, result, trouble)
+        print(f"{sum(result.stages.values())} kills, failures: {result.failures}", file=sys.stderr, flush=True)
+        tell(result)
     return result
 
 
 def kills_section(result: KillsResult, n_kills: int, seed: int) -> str:
     """Return the part of the page on kills."""
-    stages = [f"| {name} | {number} |" for name, number in result.stages.items()]
+    stages = [f"| {name} | {result.stages[name]} | {result.disks[name]} |" for name in VERBS]
     victims = [f"| {name} | {number} |" for name, number in result.victims.most_common()]
     failures = [f"- {failure}" for failure in result.failures[:50]] or ["No failure."]
+    n_ran = sum(result.stages.values())
+    short = f" The others were not run: {result.ended}." if result.ended else ""
     return "\n".join([
         "## Kills", "",
         "A run in miniature, with Ray, whose processes are killed with signal 9 at random moments of every stage, one to three",
-        "times before the same command may end. Then every file (data, weights, logs, tables) must be that of the undisturbed",
-        "run, but for times; no process and no folder of Ray may be left, and no traceback printed.", "", "```bash",
+        "times before the same command may end; or its disk is read-only, then full in the midst of a stage, then has room.",
+        "Then every file (data, weights, logs, tables) must be that of the undisturbed run, but for times; no process and no",
+        "folder of Ray may be left, and no traceback printed.", "", "```bash",
         f"python tests/chaos/campaign.py --only kills --kills {n_kills} --seed {seed} --out docs/reliability.md", "```", "",
-        "| stage | kills |", "|---|---|", *stages, "", "| killed | times |", "|---|---|", *victims, "", *failures, "",
+        f"Commit {commit()}; {n_ran} of {n_kills} kills.{short}", "",
+        "| stage | kills | disks that refused |", "|---|---|---|", *stages, "",
+        "| killed | times |", "|---|---|", *victims, "", *failures, "",
     ])  # fmt: skip
