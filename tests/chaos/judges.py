@@ -112,6 +112,8 @@ TRANSPORT: dict[str, Change] = {
 }
 # Misbehaviours that a timeout ends.
 SLOW = ("no reply", "a byte at a time")
+# What only a later reply shows: a server is what its first reply says that it is.
+LATER = ("another judge", "another range")
 # Of endpoints of language models, whatever the text is for.
 CHAT: dict[str, Change] = {
     "an error with status 200": error_body(message="overloaded", code=503),
@@ -477,7 +479,8 @@ def run_judges(seeds: int, only: str = "") -> JudgesResult:
                 for seed in range(seeds) if only in behaviour else ():
                     result.counts[name] += 1
                     patience = {"timeout_s": 1.0} if behaviour in SLOW else {}
-                    wrong = attack(name, change, harmless, seed, **patience)
+                    hit = 1 + seed % (len(HIT) - 1) if behaviour in LATER else seed
+                    wrong = attack(name, change, harmless, hit, **patience)
                     result.failures += [f"{name}, {behaviour}, seed {seed}: {fault}" for fault in wrong]
     return result
 

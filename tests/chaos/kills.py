@@ -54,7 +54,8 @@ VERBS = {
 # How long something took, who holds the folder, and what tells of the machine.
 OWN_FILES = ("took.json", "timings.json", "timeline.jsonl", "origin.json", "progress.json", ".lock", "resources.json")
 OWN_KEYS = ("seconds", "took", "latency", "wall_s", "per_s", "created", "path")
-LONGEST_S, GONE_WITHIN_S, MOST_STARTS = 400.0, 20.0, 4
+# Longer than any stage takes on a machine with other work.
+LONGEST_S, GONE_WITHIN_S = 1800.0, 20.0
 # Names by which a process of a run is known among the command's descendants.
 VICTIMS = {"gcs_server": "Ray's GCS", "raylet": "raylet", "ray::": "a worker of Ray", "multiprocessing": "a worker of the pool"}
 DRIVER = "the command"

@@ -65,6 +65,23 @@ def test_an_error_of_ours_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device", "a/b.wav"), "cannot write a/b.wav: No space left on device; free disk space"),
+        (OSError(30, "Read-only file system", "a"), "cannot write a: Read-only file system; the disk is read-only"),
+        # As a shell's redirection to a full disk raises it.
+        (OSError(28, "No space left on device"), "cannot write the output: No space left on device; free disk space"),
+    ],
+)
+def test_a_disk_that_refuses_is_one_line_wherever_it_does(
+    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, tmp_path, raises(error)) == 2
+    assert capsys.readouterr().err.startswith(f"paras2s: {said}")
+    assert not list(tmp_path.iterdir())
+
+
 def exits_as_click_does() -> NoReturn:
     try:
         raise BrokenPipeError(32, "Broken pipe")
