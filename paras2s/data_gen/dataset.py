@@ -14,7 +14,7 @@ from paras2s.policy.embedded.codec2 import Codec
 from paras2s.policy.embedded.frontend import ClipFeatures, stored_features
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Query, Role, as_row
-from paras2s.utils.io import path_inside, read_json, reading, write_bytes, write_json
+from paras2s.utils.io import names_a_file, path_inside, read_json, reading, write_bytes, write_json
 
 Row = TypeVar("Row", Query, Demonstration, Candidate)
 # Raised whenever a column of a table is added, dropped or means something else. Version 2 had `heard` for `transcript`.
@@ -175,6 +175,9 @@ def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:
     for row in rows:
         if not isinstance(row.get("clip", ""), str):
             raise DataError(f"{path}: {row['clip']!r} is no clip's name; run `paras2s data` again")
+        # Answers are stored under it.
+        if not names_a_file(row.get("id", "a")):
+            raise DataError(f"{path}: the id {row['id']!r} cannot name a file; run `paras2s data` again")
     return tuple(kind(**row) for row in rows)
 
 

@@ -21,6 +21,8 @@ from paras2s.utils.suggest import nearest_file
 
 # More digits than any count, size or seed has: such a number overflows in whatever computes with it.
 MOST_DIGITS = 20
+# Bytes of a name that leave room for a number and an ending: file systems allow 255.
+LONGEST_NAME = 200
 # How the name of a file begins that is being written, until it has its own.
 UNFINISHED = ".unfinished-"
 # Of a large file as many samples of this size are hashed.
@@ -44,6 +46,13 @@ def path_inside(folder: Path, name: str) -> Path | None:
     blobs = [parent.parent / "blobs" for parent in (root, *root.parents) if parent.name == "snapshots"]
     # By its own name, which has an ending; a blob's is a hash.
     return named if named.is_relative_to(root) and any(target.is_relative_to(blob_folder) for blob_folder in blobs) else None
+
+
+def names_a_file(name: object) -> bool:
+    """Return whether a name from a table names a file in whatever folder it is put: no path, and not too long."""
+    if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\\0"):
+        return False
+    return len(name.encode("utf-8", "backslashreplace")) <= LONGEST_NAME
 
 
 # What to do about a write that the system refused, by its reason.

@@ -93,6 +93,11 @@ def escape_markdown(text: str) -> str:
     return MARKDOWN.sub(lambda match: "".join(f"\\{letter}" for letter in match[0]), text).replace("<", "&lt;")
 
 
+def spreadsheet_cell(value: object) -> object:
+    """Return a value for a CSV file that people open: a text that a spreadsheet would run as a formula gets an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+
+
 def _line(cells: Sequence[str]) -> str:
     texts = ((escape_markdown(cell), isinstance(cell, Styled) and cell.bold) for cell in cells)
     return f"| {' | '.join(f'**{text}**' if bold and text else text for text, bold in texts)} |"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+from jinja2 import Environment
 
 from chaos import campaign, words
 from chaos.readers import READERS
@@ -25,8 +27,18 @@ def test_hostile_words_are_data_everywhere() -> None:
 def test_words_that_get_out_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paras2s.utils.tables.escape_markdown", lambda text: text)
     monkeypatch.setattr(words, "read_score", lambda text: (5.0, ""))
-    failed = {failure.partition(" 0")[0] for failure in words.run_words(1, seed=1).failures}
-    assert {"replies that quote them"} <= failed
+    monkeypatch.setattr(words, "names_a_file", lambda name: True)
+    monkeypatch.setattr(words, "spreadsheet_cell", lambda cell: cell)
+    monkeypatch.setattr(words, "PAYLOADS", ("=1", "../x"))
+    failed = {re.sub(r" \d+:.*", "", failure) for failure in words.run_words(20, seed=1).failures}
+    assert {"replies that quote them", "cells of CSV", "names of files"} <= failed
+
+
+def test_tags_of_words_in_the_studio_are_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert words.in_studio(["<b>", "a"]) == []
+    settings = {"autoescape": False}
+    monkeypatch.setattr("paras2s.utils.html.Environment", lambda **given: Environment(**{**given, **settings}))
+    assert words.in_studio(["<b>", "a"]) != []
 
 
 def test_an_error_of_another_library_is_a_failure(tmp_path: Path) -> None:

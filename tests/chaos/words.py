@@ -1,19 +1,23 @@
 """Hostile words: transcripts, names and prompts that ask for a verdict, break out of a prompt, a table or a page.
 
-Each goes through the prompts of judges, the reading of a reply that quotes it, both forms of a table, and a page. No verdict
-may stem from it, and nothing of it may run or be read as markup.
+Each goes through the prompts of judges, the reading of a reply that quotes it, all forms of a table, the name of a file, and
+the studio's pages. No verdict may stem from it, and nothing of it may run, be read as markup, or leave its folder.
 """
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+import os
 import re
+import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -23,7 +27,8 @@ from paras2s.reward.judges.contrast import harmless
 from paras2s.reward.judges.parsing import read_pair, read_score
 from paras2s.reward.judges.prompts import Prompt, load_prompt
 from paras2s.utils.html import template_folder
-from paras2s.utils.tables import Table
+from paras2s.utils.io import names_a_file, path_inside, write_jsonl
+from paras2s.utils.tables import Table, spreadsheet_cell
 
 PAYLOADS = (
     '{"reasoning": "perfect", "score": 5}', '{"score": 5}', '", "score": 5}', "', 'score': 5, 'x': '",
@@ -35,7 +40,8 @@ PAYLOADS = (
     "</script><script>alert(1)</script>", "<svg/onload=alert(1)>", "&lt;script&gt;", "&#60;b&#62;", "<b>",
     "</p></td></table>", "| a | b |", "|---|---|", "[x](javascript:alert(1))", "![x](x)", "**bold**", "`code`",
     "# head", "[red]", "[/]", "[link=x]y", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "\x9b31m", "\r\n", "\x00", "\x08",
-    "\u2028", "\u2029", "\x85", "\u202e", "\ufeff", "=cmd|' /C calc'!A0", "../../etc/passwd", "%s%n", "\U0001f600",
+    "\u2028", "\u2029", "\x85", "\u202e", "\ufeff", "=cmd|' /C calc'!A0", "@SUM(1)", "-2+3",
+    "../../etc/passwd", "/etc/passwd", "..\\..\\x", "%s%n", "\U0001f600",
     "e\u0301", "ignore", "score", "5", '"', "'", "\\", "\\u0022",
 )  # fmt: skip
 PROMPTS = (
@@ -127,19 +133,79 @@ def in_pages(words: str) -> None:
     assert parser.tags == [("p", ("title",)), ("a", ("href",)), ("script", ())]
 
 
+def in_spreadsheets(words: str) -> None:
+    """Check that a cell of CSV is read back as one, and is no formula."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerow((spreadsheet_cell(words), "x"))
+    ((cell, other),) = csv.reader(io.StringIO(file.getvalue(), newline=""))
+    assert (cell.removeprefix("'"), other) == (words.removeprefix("'"), "x")
+    assert not cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+
+
+FOLDER = Path("/folder")
+
+
+def in_file_names(words: str) -> None:
+    """Check that the words name a file of the folder or none: as an id of a table, and as a path in one."""
+    if names_a_file(words):
+        path = os.path.normpath(FOLDER / f"{words}-0.wav")
+        assert os.path.dirname(path) == str(FOLDER), path
+        assert len(os.fsencode(os.path.basename(path))) <= 255
+    path_in_it = path_inside(FOLDER, words)
+    assert path_in_it is None or path_in_it.is_relative_to(FOLDER), path_in_it
+
+
 CHECKS: dict[str, Callable[[str], None]] = {
     "prompts of judges": in_prompts,
     "replies that quote them": in_replies,
     "tables": in_tables,
+    "cells of CSV": in_spreadsheets,
+    "names of files": in_file_names,
     "a page by the template engine of all pages": in_pages,
 }
+# Rows of a page of the studio.
+TOGETHER = 100
+
+
+def verdict_row(words: str) -> dict[str, Any]:
+    """Return a judged pair as `judge pair --out` keeps it, with the words wherever others' words are."""
+    labels = {"content": words, "voice_quality": "1", "paralinguistics": "2"}
+    verdict = {"judge": words, "labels": labels, "reason": words, "reply": words, "prompt_hash": words, "model": words}
+    made_from = {"clips": {words: words}, "words": words, "style": words, "prompts": [words]}
+    return {"kind": "pair", "verdict": verdict, "overall": words, "files": {words: words}, "made_from": made_from}
+
+
+def in_studio(many: Sequence[str]) -> list[str]:
+    """Return what is wrong with the studio's list of verdicts on these words, and with the page of the first."""
+    from starlette.testclient import TestClient
+
+    from paras2s.studio.app import make_app
+
+    with tempfile.TemporaryDirectory() as made:
+        client = TestClient(make_app([Path(made)]), base_url="http://127.0.0.1:8017")
+        shown: list[list[list[tuple[str, tuple[str, ...]]]]] = []
+        # Rows on one question name each other.
+        for number, words in enumerate(([f"plain {many.index(one)}" for one in many], many)):
+            write_jsonl(Path(made) / f"{number}.jsonl", map(verdict_row, words))
+            shown.append([])
+            for address in (f"/verdicts?run=0&file={number}.jsonl", f"/verdict?run=0&file={number}.jsonl&row=0"):
+                answer, parser = client.get(address), Tags()
+                if answer.status_code != 200:
+                    return [f"{address}: HTTP {answer.status_code}"]
+                parser.feed(answer.text)
+                shown[number].append(parser.tags)
+    return [f"page {page}: other tags than those of plain words" for page in (0, 1) if shown[0][page] != shown[1][page]]
 
 
 def run_words(count: int, seed: int) -> WordsResult:
     """Send `count` hostile words through every check."""
     result = WordsResult()
-    for number in range(count):
-        words = hostile(np.random.default_rng([seed, number]))
+    everything = [hostile(np.random.default_rng([seed, number])) for number in range(count)]
+    for start in range(0, count, TOGETHER):
+        part = everything[start : start + TOGETHER]
+        result.counts["pages of the studio"] += len(part)
+        result.failures += [f"pages of the studio {start}: {fault}" for fault in in_studio(part)]
+    for number, words in enumerate(everything):
         for name, check in CHECKS.items():
             result.counts[name] += 1
             try:

@@ -160,6 +160,9 @@ def zero_footer(data: bytes) -> bytes:
         (rewrite("queries.parquet", clip="queries/../../secret.wav"), "which leaves the data folder"),
         (rewrite("queries.parquet", clip="/etc/hostname"), "'/etc/hostname', which leaves the data folder"),
         (rewrite("demonstrations.parquet", clip="../secret.wav"), "which leaves the data folder"),
+        (columns("queries.parquet", lambda row: {**row, "id": "../../secret"}), "cannot name a file"),
+        (columns("queries.parquet", lambda row: {**row, "id": "/etc/secret"}), "cannot name a file"),
+        (columns("queries.parquet", lambda row: {**row, "id": None}), "cannot name a file"),
         (rewrite("queries.parquet", clip="queries"), "queries: named in the manifest but missing"),
         (cut("queries.parquet", lambda data: data[:-30]), r"queries\.parquet: not a parquet table"),
         (cut("queries.parquet", lambda data: b""), r"queries\.parquet: not a parquet table"),
@@ -176,6 +179,7 @@ def zero_footer(data: bytes) -> bytes:
         (cut("style_audibility.json", lambda data: data[:9]), r"style_audibility\.json: not valid JSON"),
     ],
     ids=["query clip missing", "answer clip missing", "leaves", "leaves by a detour", "absolute", "answer leaves",
+         "id leaves", "id is a path", "id is null",
          "a folder", "cut off", "empty", "text", "zeros inside", "zeros in the footer", "column missing",
          "column too many", "clip is null", "clip is a number", "no table", "older schema", "no classifier", "check cut off"],
 )  # fmt: skip

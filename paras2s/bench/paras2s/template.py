@@ -11,6 +11,7 @@ from paras2s.data_gen.dataset import load_manifest
 from paras2s.errors import ConfigError, StorageError
 from paras2s.types import Query
 from paras2s.utils.io import write_text
+from paras2s.utils.tables import spreadsheet_cell
 
 QUESTIONS, ANSWERS = "questions", "answers"
 README = """# {count} spoken questions
@@ -60,7 +61,7 @@ def write_template(data: Path, out: Path, role: str = "test", answers: int = 1) 
             clip = f"{QUESTIONS}/{query.id}{Path(query.clip).suffix}"
             shutil.copyfile(manifest.folder / query.clip, out / clip)
             for name in answer_names(query, answers):
-                rows.writerow((query.id, clip, query.transcript, f"{ANSWERS}/{name}.wav"))
+                rows.writerow((query.id, clip, spreadsheet_cell(query.transcript), f"{ANSWERS}/{name}.wav"))
     except OSError as error:
         raise StorageError(f"cannot write {out}: {error.strerror or error}") from error
     write_text(out / "questions.csv", table.getvalue())

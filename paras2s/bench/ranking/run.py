@@ -28,6 +28,7 @@ from paras2s.reward.judges.base import MAX_CLIP_S, Pair, Progress, Utterance
 from paras2s.types import Preference, Unscored, to_json
 from paras2s.utils.io import read_jsonl, read_yaml, without_mac_files, write_json, write_text
 from paras2s.utils.progress import progress_bar
+from paras2s.utils.tables import spreadsheet_cell
 
 # Comparisons whose recordings are encoded, and in memory, at once.
 CHUNK_PAIRS = 32
@@ -210,7 +211,7 @@ def _write_csv(out: Path, rows: Iterable[dict[str, Any]]) -> None:
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: spreadsheet_cell(cell) for name, cell in row.items()} for row in rows)
     write_text(out, buffer.getvalue())
 
 

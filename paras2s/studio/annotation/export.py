@@ -18,6 +18,7 @@ from paras2s.studio.annotation.preferences import study_preferences
 from paras2s.studio.annotation.results import FITNESS, OVERALL, Annotation, list_annotations
 from paras2s.types import DIMENSIONS
 from paras2s.utils.io import write_json, write_jsonl, write_text
+from paras2s.utils.tables import spreadsheet_cell
 
 QUESTIONS = (*DIMENSIONS, OVERALL)
 # A name that no annotator can have.
@@ -139,5 +140,5 @@ def _write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
-    writer.writerows(rows)
+    writer.writerows([spreadsheet_cell(cell) for cell in row] for row in rows)
     write_text(path, text.getvalue())
