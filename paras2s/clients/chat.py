@@ -19,6 +19,7 @@ from urllib.parse import urlparse
 from paras2s.clients.endpoint import LIMIT_FIELDS, BodyError, CallError, EndpointClient, PaidError, Price, Session, run_calls
 from paras2s.configs.schema.endpoints import LimitField, LLMConfig
 from paras2s.errors import BudgetError, JudgeError, StorageError, one_line
+from paras2s.utils.addresses import is_private
 from paras2s.utils.cache import JsonCache, key_of
 from paras2s.utils.text import well_formed
 
@@ -99,7 +100,8 @@ class Request:
     `token_ids`: only one token is generated, with the log-probabilities of these (vLLM's `logprob_token_ids`). `scored` is a
     key of the reply's JSON and its possible values, whose log-probabilities the reply has. `continues_at`: nothing is
     generated; the reply has the log-probability of the prompt, the only message's text, from this character on. `sample`
-    numbers several replies to one prompt: equal numbers share a reply, and a configured seed is increased by it.
+    numbers several replies to one prompt: equal numbers share a reply, and a configured seed is increased by it. `follows`: it
+    asks about the same item as the request before it, and does not race that for a slot of a small server.
     """
 
     messages: tuple[Message, ...]
@@ -108,6 +110,7 @@ class Request:
     scored: tuple[str, tuple[str, ...]] | None = None
     continues_at: int | None = None
     sample: int = 0
+    follows: bool = False
 
 
 def prompts_of(requests: Sequence[Request]) -> list[str]:
@@ -199,6 +202,8 @@ class LLMClient:
         self.repeat = 0
         self._structured = config.structured == "auto"
         self._warned_of_model = False
+        # Two calls at once share one slot of a small server: each takes the time of both, and both may run out of it.
+        self._in_turn = is_private(config.base_url)
         # OpenAI's newer models refuse max_tokens; many servers do not know max_completion_tokens and would be without a limit.
         host = urlparse(config.base_url).hostname or ""
         newer = host.endswith(("openai.com", "azure.com"))
@@ -272,7 +277,20 @@ class LLMClient:
 
         first: dict[str, int] = {}
         missing = [index for index, result in enumerate(results) if result is None]
-        await self.endpoint.run_all([index for index in missing if first.setdefault(keys[index], index) == index], work)
+        turns: list[list[int]] = []
+        for index in missing:
+            if first.setdefault(keys[index], index) != index:
+                continue
+            if self._in_turn and requests[index].follows and turns and turns[-1][-1] == index - 1:
+                turns[-1].append(index)
+            else:
+                turns.append([index])
+
+        async def take_turn(session: Session, turn: int) -> None:
+            for index in turns[turn]:
+                await work(session, index)
+
+        await self.endpoint.run_all(range(len(turns)), take_turn)
         for index in missing:
             if results[index] is None:
                 twin = results[first[keys[index]]]

@@ -158,6 +158,11 @@ class RewardClient:
         self.endpoint.budget = Budget(config.budget_usd)
         self._head: ReplyHead | None = None
 
+    @property
+    def spent_usd(self) -> float:
+        """What replies said that they cost."""
+        return self.endpoint.budget.spent_usd
+
     def score(self, groups: Sequence[SentGroup]) -> dict[str, float | Unscored]:
         """Return the score of every answer by its id, from 1 to 5; an answer that it does not score rightly is Unscored.
 

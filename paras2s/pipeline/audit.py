@@ -6,10 +6,12 @@ beside the data or the reward model, so that it is asked once, and in the run's 
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -22,29 +24,41 @@ from paras2s.bench.paras2s.audit import commonest_of, compared_rows, demonstrate
 from paras2s.bench.paras2s.scripted_baselines import BAD
 from paras2s.bench.results import AnswerRow as BenchRow
 from paras2s.bench.systems import TOPLINE
+from paras2s.clients.chat import LLMClient
+from paras2s.clients.rewards import RewardClient
+from paras2s.configs.schema.judges import UNISRM
 from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
 from paras2s.data_gen.dataset import Dataset, inside, load_dataset
-from paras2s.data_gen.policy_inputs import encode_questions
+from paras2s.data_gen.policy_inputs import code_clips, encode_questions
 from paras2s.errors import JudgeError
 from paras2s.pipeline.learned_answers import KEPT_OUT, LEARNED_FILE, AnswerRow, read_answers
 from paras2s.pipeline.people import PeopleTeacher
 from paras2s.reward.judges.base import Exchange, Judge, Pair
 from paras2s.reward.reward_model.disorder import TAUGHT, disordered
 from paras2s.reward.reward_model.model import RewardModel
+from paras2s.reward.reward_model.omni import OmniRewardModel
 from paras2s.reward.reward_model.teachers import Teacher, TeacherRequest
-from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion, question_of
+from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion, RewardSource, question_of
 from paras2s.reward.sources.composite import CompositeReward
+from paras2s.reward.sources.omni import OmniSource
+from paras2s.rollout.workers import give_back
 from paras2s.run import Run, open_run
 from paras2s.statistics.intervals import Interval
 from paras2s.statistics.resampling import mean_by_cluster
 from paras2s.types import Query, Reward, Unscored
 from paras2s.utils.cache import key_of
-from paras2s.utils.io import read_json, write_json
+from paras2s.utils.io import read_json, sample_digest, write_json
 
 TEACHER, MODEL = "teacher", "reward model"
-# Sources of reward that judge; the others count words or steps, or measure sound. Omni and sources of the user's own are not
-# asked: each would have to be loaded beside the workers that load it.
-JUDGING = ("rubric", "llm", "pairwise", "unisrm")
+# Sources of reward that count words or steps, or measure sound, and the frozen policy itself, which reads no clips.
+MEASURING = ("word_errors", "quality", "length", "overlong", "self_contrast")
+OMNI = OmniRewardModel.name
+# Sources that are known to score each answer by itself, whatever is beside it in the group.
+ALONE = ("rubric", "llm", OMNI, UNISRM)
+OTHER_REWARD = "choose another reward"
+IS_NONE = (
+    f"{OTHER_REWARD}; if it measures and judges nothing, say so (judges: false in its options, judges = False in its class)"
+)
 # Contrasts of a category that a judge is asked about, and that a reward model is.
 MOST_PROBED, MOST_COMPARED = 8, 20
 GOOD_FROM = 4.0
@@ -140,9 +154,14 @@ def _of_rows(judge: str, dataset: Dataset, judged: Sequence[BenchRow], seconds: 
 
 
 def _recorded(
-    dataset: Dataset, judge: Sequence[Any], rows: Mapping[str, Sequence[BenchRow]], ask: Callable[[], Audit]
+    dataset: Dataset, judge: Sequence[Any] | None, rows: Mapping[str, Sequence[BenchRow]], ask: Callable[[], Audit]
 ) -> dict[str, Any]:
-    """Return the audit of a judge that is on record for these answers, else ask and keep it."""
+    """Return the audit of a judge that is on record for these answers, else ask and keep it.
+
+    `judge` is None for one that names no version: it may be another one by the next time.
+    """
+    if judge is None:
+        return ask().to_json()
     of = [[row.query_id, row.answer_clip] for system in rows.values() for row in system]
     path = dataset.folder / "audits" / f"{key_of([judge, of])[:16]}.json"
     if not path.is_file():
@@ -166,65 +185,110 @@ def audit_rewards(run: Run, dataset: Dataset, questions: Callable[[Sequence[Quer
         if source.kind == RewardModel.name:
             if (record := reward_model_record(run, dataset)) is not None:
                 keep_audit(run, MODEL, record, MORE_LABELS)
-        elif source.kind in JUDGING and (rows := audited_rows(dataset)):
-            keep_audit(run, source.key, _audit_source(run, dataset, source, rows, questions), "choose another reward")
+        elif source.kind not in MEASURING and (rows := audited_rows(dataset)):
+            if (record := _source_record(run, dataset, source, rows, questions)) is not None:
+                keep_audit(run, source.key, record, OTHER_REWARD if source.kind in (*ALONE, "pairwise") else IS_NONE)
+            # Of a model that was loaded to be asked; the workers load it again.
+            gc.collect()
+            give_back()
 
 
-def _audit_source(
+def _source_record(
     run: Run,
     dataset: Dataset,
     source: RewardSourceConfig,
     rows: Mapping[str, Sequence[BenchRow]],
     questions: Callable[[Sequence[Query]], Rows[RewardQuestion]],
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
+    """Return the audit of a source that is on record for its version, or make it; None: it says that it judges nothing."""
     setup = replace(run.reward_setup(), config=RewardConfig(sources=(source.model_copy(update={"required": True}),)))
-    reward = CompositeReward(setup)
-    judge: Judge | None = getattr(reward.sources[0], "judge", None)
-    name = judge.label if judge is not None else source.key
+    open_reward = cache(lambda: CompositeReward(setup))
+    if source.kind == OMNI:
+        # What is on record is known without reading many gigabytes.
+        adapter = Path(str(source.options.get("adapter", setup.model_dir / OMNI)))
+        version: Any = [[path.name, sample_digest(path).hex()] for path in sorted(adapter.glob("*")) if path.is_file()]
+        name = source.key
+    else:
+        part = open_reward().sources[0]
+        if not getattr(part, "judges", True):
+            return None
+        judge: Judge | None = getattr(part, "judge", None)
+        name = version = judge.label if judge is not None else getattr(part, "version", None)
+        name = name if judge is not None else source.key
 
     def ask() -> Audit:
-        by_id = {query.id: query for query in dataset.queries}
-        given = questions([by_id[row.query_id] for row in rows[TOPLINE]])
-        answers = [
-            [GivenAnswer(0, row.text_stream, dataset.clip(row.answer_clip)) for row in pair]
-            for pair in zip(rows[TOPLINE], rows[BAD], strict=True)
-        ]
-        groups = [Group(given[number], tuple(pair)) for number, pair in enumerate(answers)]
-        # Whoever compares is asked in both orders; a group of two is one game.
-        pairwise = source.kind == "pairwise" or source.options.get("judges") == "pairs" or name.startswith("unisrm")
-        other = [Group(group.question, group.answers[::-1]) for group in groups] if pairwise else []
-        _announce(run, *_bill(judge, [*groups, *other], pairwise))
-        started = time.perf_counter()
-        scores = reward.score([*groups, *other])
-        seconds = (time.perf_counter() - started) / max(1, 2 * len(scores))
-        orders = [scores[: len(groups)], [row[::-1] for row in scores[len(groups) :]]]
-        both = [[_mean(values) for values in zip(*sides, strict=True)] for sides in zip(*filter(None, orders), strict=True)]
-        judged = [
-            replace(row, unscored=score.reason)
-            if isinstance(score, Unscored)
-            else replace(row, score=score, unscored=None, fitting=score >= GOOD_FROM)
-            for system, side in ((TOPLINE, 0), (BAD, 1))
-            for row, score in zip(rows[system], [pair[side] for pair in both], strict=True)
-        ]
-        usd = judge.client.spent_usd if judge is not None and judge.client is not None else 0.0
-        audit = _of_rows(name, dataset, judged, Interval(seconds), usd)
-        if not other:
-            return audit
-        first, second = ([points_of(*map(_value, row)) for row in order] for order in orders)
-        other_first = [None if points is None else 1 - points for points in second]
-        return replace(audit, position=position_of(first, other_first, [row.contrast_id for row in rows[TOPLINE]]))
+        return _ask_source(run, dataset, open_reward(), name, rows, questions)
 
-    return _recorded(dataset, [source.kind, source.options, name], rows, ask)
+    return _recorded(dataset, None if version is None else [source.kind, source.options, version], rows, ask)
 
 
-def _bill(judge: Judge | None, groups: Sequence[Group], pairwise: bool) -> tuple[int, float | None]:
-    if judge is None or judge.client is None:
+def _ask_source(
+    run: Run,
+    dataset: Dataset,
+    reward: CompositeReward,
+    name: str,
+    rows: Mapping[str, Sequence[BenchRow]],
+    questions: Callable[[Sequence[Query]], Rows[RewardQuestion]],
+) -> Audit:
+    """Ask a reward of one source about pairs of a gold and a wrong answer, each pair a group."""
+    (source,), part = reward.setup.config.sources, reward.sources[0]
+    by_id = {query.id: query for query in dataset.queries}
+    given = questions([by_id[row.query_id] for row in rows[TOPLINE]])
+    sides = [_answers(dataset, rows[system], reward.needs_codes) for system in (TOPLINE, BAD)]
+    groups = [Group(given[number], pair) for number, pair in enumerate(zip(*sides, strict=True))]
+    compares = source.kind == "pairwise" or (source.kind == UNISRM and source.options.get("judges", "pairs") == "pairs")
+    # Whoever may compare is asked in both orders; a group of two is one game.
+    other = [Group(group.question, group.answers[::-1]) for group in groups] if compares or source.kind not in ALONE else []
+    _announce(run, *_bill(part, [*groups, *other], compares))
+    started = time.perf_counter()
+    scores = reward.score([*groups, *other])
+    seconds = (time.perf_counter() - started) / max(1, 2 * len(scores))
+    orders = [scores[: len(groups)], [row[::-1] for row in scores[len(groups) :]]]
+    both = [[_mean(values) for values in zip(*sides, strict=True)] for sides in zip(*filter(None, orders), strict=True)]
+    judged = [
+        replace(row, unscored=score.reason)
+        if isinstance(score, Unscored)
+        else replace(row, score=score, unscored=None, fitting=score >= GOOD_FROM)
+        for system, side in ((TOPLINE, 0), (BAD, 1))
+        for row, score in zip(rows[system], [pair[side] for pair in both], strict=True)
+    ]
+    client = _client(part)
+    audit = _of_rows(name, dataset, judged, Interval(seconds), 0.0 if client is None else client.spent_usd)
+    if not other:
+        return audit
+    first, second = ([points_of(*map(_value, row)) for row in order] for order in orders)
+    other_first = [None if points is None else 1 - points for points in second]
+    return replace(audit, position=position_of(first, other_first, [row.contrast_id for row in rows[TOPLINE]]))
+
+
+def _answers(dataset: Dataset, rows: Sequence[BenchRow], coded: bool) -> list[GivenAnswer]:
+    clips = [dataset.clip(row.answer_clip) for row in rows]
+    codes = code_clips(clips) if coded else [None] * len(clips)
+    return [
+        GivenAnswer(0 if own is None else len(own), row.text_stream, clip, codes=own)
+        for row, clip, own in zip(rows, clips, codes, strict=True)
+    ]
+
+
+def _client(part: RewardSource) -> LLMClient | RewardClient | None:
+    """Return the endpoint that a source asks: its judge's, its served model's, or its own."""
+    client = getattr(getattr(part, "judge", None) or getattr(part, "model", None) or part, "client", None)
+    return client if isinstance(client, LLMClient | RewardClient) else None
+
+
+def _bill(part: RewardSource, groups: Sequence[Group], compares: bool) -> tuple[int, float | None]:
+    """Return the calls of an audit and the most that they cost; None: unknown."""
+    client, judge = _client(part), getattr(part, "judge", None)
+    if isinstance(client, RewardClient):
+        n_answers, price = sum(len(group.answers) for group in groups), client.config.usd_per_answer
+        return -(-n_answers // client.config.batch_size), None if price is None else price * n_answers
+    if client is None:
         return 0, 0.0
     items: list[Pair | Exchange] = []
-    for group in groups:
+    for group in groups if judge is not None else ():
         question, clips = question_of(group), [answer.clip for answer in group.answers if answer.clip is not None]
-        items += [Pair(question, clips[0], clips[1])] if pairwise else [Exchange(question, clip) for clip in clips]
-    bill = judge.client.estimate(judge.requests(items))
+        items += [Pair(question, clips[0], clips[1])] if compares else [Exchange(question, clip) for clip in clips]
+    bill = client.estimate(part.requests(groups) if isinstance(part, OmniSource) else judge.requests(items) if judge else [])
     return bill.calls, bill.at_most_usd
 
 

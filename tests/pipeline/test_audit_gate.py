@@ -5,7 +5,6 @@ The figures themselves are those of `judge audit` (tests/bench/paras2s/test_audi
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +14,19 @@ import pytest
 
 from paras2s.audio.clip import make_clip, write_clip
 from paras2s.bench.audit import AUDITS, audit_warnings, run_audits
+from paras2s.clients.rewards import RewardClient
+from paras2s.configs.schema.endpoints import HttpRewardConfig
+from paras2s.configs.schema.judges import OmniServedConfig
 from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig, RunConfig
 from paras2s.data_gen.dataset import Manifest
 from paras2s.errors import JudgeError
 from paras2s.pipeline import audit
 from paras2s.pipeline.learned_answers import KEPT_OUT, LEARNED_FILE, AnswerRow, write_answers
+from paras2s.reward.reward_model.omni_vllm import ServedOmni
 from paras2s.reward.reward_model.teachers import Cost
+from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
+from paras2s.reward.sources.http import HttpSource
+from paras2s.reward.sources.omni import OmniSource
 from paras2s.run import Run
 from paras2s.types import Demonstration, Query, Reward, Role, Unscored
 from paras2s.utils.progress import open_console
@@ -40,6 +46,7 @@ def queries(contrasts: int, role: Role = "validation") -> list[Query]:
 def dataset(folder: Path, contrasts: int = ENOUGH, role: Role = "validation") -> Manifest:
     write_clip(folder / "q.wav", make_clip(0.1 * np.ones(1600, dtype=np.float32), 16_000))
     own = queries(contrasts, role)
+    # The text of each answer is the style that it fits.
     return Manifest(folder, tuple(own), tuple(Demonstration(query.id, query.style or "", "calm", "q.wav") for query in own), ())
 
 
@@ -185,10 +192,12 @@ class Source:
     """A reward in the composite's place: each group's scores by `rule` of its places."""
 
     rule: Any = None
+    part: Any = None
     groups = 0
+    needs_codes = False
 
     def __init__(self, setup: Any) -> None:
-        self.sources = [SimpleNamespace()]
+        self.setup, self.sources = setup, [Source.part]
 
     def score(self, groups: Any) -> list[list[Reward | Unscored]]:
         Source.groups += len(groups)
@@ -204,27 +213,45 @@ def gold_wins(group: Any) -> list[float]:
     return [5.0 if answer.text == group.question.style else 1.0 for answer in group.answers]
 
 
+PARTS = {
+    **dict.fromkeys(("llm", "rubric", "pairwise"), SimpleNamespace(judge=SimpleNamespace(label="judge/1"))),
+    # A class of the user's own with a version is asked once, a server is by now another one perhaps.
+    "mine:Judge": SimpleNamespace(version="1"),
+    "mine:Meter": SimpleNamespace(judges=False),
+}
+IN_BOTH_ORDERS = ("pairwise", "http", "mine:Judge")
+
+
 @pytest.mark.parametrize(
     ("kind", "rule", "refused"),
-    [("llm", gold_wins, False), ("pairwise", gold_wins, False), ("pairwise", first_wins, True), ("length", first_wins, None)],
-)
-def test_a_source_that_judges_is_audited_and_one_that_compares_in_both_orders(
+    [(kind, rule, rule is first_wins and kind in IN_BOTH_ORDERS)
+     for kind in ("llm", "rubric", "pairwise", "omni", "http", "mine:Judge") for rule in (gold_wins, first_wins)]
+    + [(kind, first_wins, None) for kind in (*audit.MEASURING, "mine:Meter")],
+)  # fmt: skip
+def test_whatever_judges_is_audited_and_what_may_compare_in_both_orders(
     kind: str, rule: Any, refused: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "CompositeReward", Source)
     monkeypatch.setattr(Source, "rule", staticmethod(rule))
+    monkeypatch.setattr(Source, "part", PARTS.get(kind, SimpleNamespace()))
     monkeypatch.setattr(Source, "groups", 0)
     data = dataset(tmp_path)
-    # The text stream of a scripted answer says of which style it is.
-    rows = audit.audited_rows(data)  # type: ignore[arg-type]
-    by_system = {"topline": lambda style: style, "bad": lambda style: STYLES[style == STYLES[0]]}
-    said = {name: [replace(row, text_stream=by_system[name](row.style)) for row in own] for name, own in rows.items()}
-    monkeypatch.setattr(audit, "audited_rows", lambda dataset: said)
     run = open_run(tmp_path, anyway=True, reward=RewardConfig(sources=(RewardSourceConfig(kind=kind),)))
-    audit.audit_rewards(run, data, lambda given: [SimpleNamespace(style=query.style) for query in given])  # type: ignore[arg-type,misc]
+    for _ in range(2):
+        audit.audit_rewards(run, data, lambda given: [SimpleNamespace(style=query.style) for query in given])  # type: ignore[arg-type,misc]
     kept = run_audits(run.folder)
     assert (kept[kind]["refused"] if kept else None) == refused
-    assert Source.groups == {"llm": 2, "pairwise": 4, "length": 0}[kind] * ENOUGH
+    asked = 0 if refused is None else (4 if kind in IN_BOTH_ORDERS else 2) * (2 if kind == "http" else 1)
+    assert Source.groups == asked * ENOUGH
+    if refused:
+        assert audit_warnings(run.folder) == [f"The audit refused its {kind}: {kept[kind]['sentence']}"]
+        said = (
+            "choose another reward"
+            if kind == "pairwise"
+            else "choose another reward; if it measures and judges nothing, say so"
+        )
+        with pytest.raises(JudgeError, match=said):
+            audit.audit_rewards(open_run(tmp_path, reward=run.config.reward), data, lambda given: list(given))  # type: ignore[arg-type,misc]
     if kind == "pairwise":
         assert kept[kind]["position"]["first"]["value"] == (1.0 if rule is first_wins else 0.5)
         assert kept[kind]["position"]["consistent"]["value"] == (0.0 if rule is first_wins else 1.0)
@@ -234,6 +261,7 @@ def test_a_source_that_judges_is_audited_and_one_that_compares_in_both_orders(
 def test_why_a_source_scores_nothing_is_said(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "CompositeReward", Source)
     monkeypatch.setattr(Source, "rule", staticmethod(lambda group: [("j", "the reply is cut off"), 1.0]))
+    monkeypatch.setattr(Source, "part", PARTS[kind])
     run = open_run(tmp_path, anyway=True, reward=RewardConfig(sources=(RewardSourceConfig(kind=kind),)))
     audit.audit_rewards(run, dataset(tmp_path), lambda given: [SimpleNamespace(style=query.style) for query in given])  # type: ignore[arg-type,misc]
     found = run_audits(run.folder)[kind]
@@ -253,3 +281,17 @@ def test_an_align_of_an_earlier_run_audits_its_reward_model(tmp_path: Path, monk
     assert (run.reward_dir / AUDITS).is_file()
     # With recorded preferences it only evaluates.
     audit.audit_rewards(open_run(tmp_path, align={"preferences": {"file": "p.jsonl"}}), dataset(tmp_path), list)  # type: ignore[arg-type]
+
+
+def test_what_an_audit_costs_at_most_is_known_of_whatever_is_asked(tmp_path: Path) -> None:
+    clip = make_clip(0.1 * np.ones(1600, dtype=np.float32), 16_000)
+    groups = [Group(RewardQuestion("q", None, "Lovely.", "sincere", clip), (GivenAnswer(1, "a", clip),) * 2)] * 9
+    paid = HttpRewardConfig(url="http://127.0.0.1:9", batch_size=16, usd_per_answer=0.01)
+    omni = OmniServedConfig.model_validate({"llm": {"model": "omni", "base_url": "http://127.0.0.1:9/v1"}})
+    served, mine = OmniSource(ServedOmni(omni)), SimpleNamespace(judges=True)
+    bills = [audit._bill(part, groups, False) for part in (HttpSource(RewardClient(paid)), served, mine)]  # type: ignore[arg-type]
+    assert bills == [(2, pytest.approx(0.18)), (18, 0.0), (0, 0.0)]
+    assert [HttpSource(RewardClient(paid.model_copy(update={"judges": judges}))).judges for judges in (True, False)] == [
+        True,
+        False,
+    ]

@@ -19,6 +19,7 @@ from tiny.endpoint import Cut, Fail, Say, ScriptedEndpoint, said
 from paras2s.audio import asr
 from paras2s.audio.asr import Transcript, Word
 from paras2s.audio.clip import Clip, encode_clip, read_clip
+from paras2s.clients import chat
 from paras2s.clients.chat import LLMClient, request_key
 from paras2s.configs.schema.judges import JudgeConfig, JudgingConfig
 from paras2s.errors import BudgetError, ConfigError, JudgeError
@@ -416,6 +417,25 @@ def test_both_orders_are_requested_and_made_one(spoken):
         verdict = judge_for(server, both_orders=True).label_pairs([pair])[0]
     assert verdict.consistent is True
     assert verdict.labels == {"content": "1", "voice_quality": "both_good", "paralinguistics": "1"}
+
+
+def test_two_orders_of_a_pair_do_not_race_for_a_slot_of_a_small_server(spoken, monkeypatch):
+    """A server that reads one prompt at a time would keep the second order waiting for as long as the first takes."""
+    pairs = [Pair(Utterance(text=f"number {n}"), spoken("one", 1), spoken("two", 2)) for n in range(3)]
+
+    def at_once(concurrency):
+        with ScriptedEndpoint(lambda sent, n: Say(json.dumps(VERDICT)), latency_s=0.05) as server:
+            judge = judge_for(server, both_orders=True, llm={"concurrency": concurrency})
+            one = judge.label_pairs(pairs[:1])
+            alone = server.most_at_once
+            assert all(isinstance(verdict, PairVerdict) for verdict in [*one, *judge.label_pairs(pairs)])
+            assert len(server.requests) == 8
+        return alone, server.most_at_once
+
+    assert (at_once(1), at_once(4)) == ((1, 1), (1, 3))
+    # A large server has a slot for each.
+    monkeypatch.setattr(chat, "is_private", lambda url: False)
+    assert at_once(4) == (2, 4)
 
 
 def test_a_spent_budget_is_neither_a_verdict_nor_unscored(spoken):

@@ -29,7 +29,7 @@ from paras2s.reward.reward_model.disorder import disordered
 from paras2s.statistics.correlation import correlations
 from paras2s.statistics.intervals import Share
 from paras2s.statistics.resampling import mean_by_cluster
-from paras2s.types import Preference, Query, Verdict
+from paras2s.types import Demonstration, Preference, Query, Verdict
 
 Judged = list[tuple[AnswerRow, AnswerRow]]
 # Gold answers that are compared in both orders, made into hacks, and asked about again: each is a call or several.
@@ -63,9 +63,9 @@ def load_answers(folder: Path) -> tuple[Path, Path, dict[str, list[AnswerRow]]]:
 
 def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, list[AnswerRow]]:
     """Return demonstrations as gold answers, and beside each that to another style of its category, of its contrast if any."""
-    shown: dict[str, list[str]] = {}
+    shown: dict[str, list[Demonstration]] = {}
     for demonstration in dataset.demonstrations:
-        shown.setdefault(demonstration.query_id, []).append(demonstration.clip)
+        shown.setdefault(demonstration.query_id, []).append(demonstration)
     queries = [query for query in dataset.queries if query.id in shown and query.style is not None]
     kept = {
         contrast
@@ -78,19 +78,19 @@ def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, l
         if others and query.contrast_id in kept:
             other = next((other for other in others if other.contrast_id == query.contrast_id), others[0])
             # All of them: a judge may misread a sentence that is the first of its style for every query.
-            for number, clip in enumerate(shown[query.id]):
-                rows[TOPLINE].append(_row(query, TOPLINE, number, clip))
+            for number, own in enumerate(shown[query.id]):
+                rows[TOPLINE].append(_row(query, TOPLINE, number, own))
                 rows[BAD].append(_row(query, BAD, number, shown[other.id][number % len(shown[other.id])]))
     return rows
 
 
-def _row(query: Query, system: str, number: int, clip: str) -> AnswerRow:
+def _row(query: Query, system: str, number: int, answer: Demonstration) -> AnswerRow:
     assert query.category is not None
     return AnswerRow(
         system=system, query_id=query.id, contrast_id=query.contrast_id, category=query.category, style=query.style or "",
-        question_text=query.text or "", question_clip=query.clip, answer_index=number, text_stream="", transcript=None,
+        question_text=query.text or "", question_clip=query.clip, answer_index=number, text_stream=answer.text, transcript=None,
         tone=None, tone_scores={}, score=None, unscored="not judged yet", reason="", family=None, fitting=False,
-        answer_clip=clip, duration_s=0.0, word_error_rate=None, judge="", model_score=None,
+        answer_clip=answer.clip, duration_s=0.0, word_error_rate=None, judge="", model_score=None,
     )  # fmt: skip
 
 
@@ -101,7 +101,9 @@ class JudgeAudit:
         """Choose the answers. Raises DataError: the folder has none."""
         self.judge, self._answers = judge, AnswerJudge(judge)
         self.source, self.root, rows = load_answers(folder)
-        chosen = {row.query_id for row in take_evenly(rows[TOPLINE], limit)}
+        # A question may have several gold answers.
+        asked = {row.query_id: row for row in rows[TOPLINE]}
+        chosen = {row.query_id for row in take_evenly([*asked.values()], limit)}
         self.given = [row for own in rows.values() for row in own if row.query_id in chosen]
         # Evenly over the contrasts, the same for each probe.
         by_contrast: dict[str, AnswerRow] = {row.contrast_id: row for row in self._of(TOPLINE)}

@@ -125,6 +125,7 @@ class HttpRewardConfig(EndpointConfig):
         description="clips as WAV; path: the question's as its path, for a server that shares the disk; none: words alone",
     )
     usd_per_answer: float | None = Field(None, gt=0, description="the most that the server charges for an answer")
+    judges: bool = Field(True, description="false: it measures (loudness, length) and is not audited as a judge")
 
     @model_validator(mode="before")
     @classmethod

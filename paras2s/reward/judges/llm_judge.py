@@ -170,7 +170,8 @@ class LLMJudge(Judge):
         plain = {"fields": self._fields()}
         values = [{"instruction": instruction, "first": first, "second": second} for first, second in orders]
         return [
-            Request(self.pair_prompt.messages(inputs, plain), self.pair_schema, scored=self.pair_scored) for inputs in values
+            Request(self.pair_prompt.messages(inputs, plain), self.pair_schema, scored=self.pair_scored, follows=number > 0)
+            for number, inputs in enumerate(values)
         ]
 
     def _read_orders(

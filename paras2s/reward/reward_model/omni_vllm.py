@@ -65,11 +65,12 @@ class ServedOmni:
 
     def score_each(self, pairs: Sequence[SpokenPair]) -> list[OmniScore | Unscored]:
         """Score pairs, in order; an unscored pair does not affect the others. Raises BudgetError: the budget ended."""
-        requests = [self._request_or_reason(pair) for pair in pairs]
+        requests = [self.request_or_reason(pair) for pair in pairs]
         replies = iter(self.client.complete_all([request for request in requests if isinstance(request, Request)]))
         return [request if isinstance(request, Unscored) else self._read(next(replies)) for request in requests]
 
-    def _request_or_reason(self, pair: SpokenPair) -> Request | Unscored:
+    def request_or_reason(self, pair: SpokenPair) -> Request | Unscored:
+        """Return the call of a pair, or why it has none."""
         try:
             return self.request(pair)
         except JudgeError as error:

@@ -25,6 +25,11 @@ class HttpSource:
         """Whether clips are sent."""
         return self.client.config.audio != "none"
 
+    @property
+    def judges(self) -> bool:
+        """Whether the server judges answers, and is audited."""
+        return self.client.config.judges
+
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """Score all groups, as many calls at once as the config allows. Raises BudgetError: spent, or failing alike."""
         scores = self.client.score([self._sent(row, group) for row, group in enumerate(groups)])

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from paras2s.clients.chat import Request
 from paras2s.errors import JudgeError
 from paras2s.reward.reward_model.omni import LOW_MASS, OmniRewardModel, OmniScore, SpokenPair
 from paras2s.reward.reward_model.omni_vllm import ServedOmni
@@ -44,19 +45,20 @@ class OmniSource:
 
     def score(self, groups: Sequence[Group]) -> list[Scores]:
         """Score all answers together: a server fills its slots, and a model its batches, across groups."""
-        spoken: dict[tuple[int, int], SpokenPair] = {}
-        for row, group in enumerate(groups):
-            question = group.question.sound()
-            if question is None:
-                continue
-            for number, answer in enumerate(group.answers):
-                if answer.clip is not None and len(answer.clip.samples):
-                    spoken[row, number] = SpokenPair(question, answer.clip)
+        spoken = _spoken(groups)
         scores = dict(zip(spoken, self.model.score_each(list(spoken.values())) if spoken else [], strict=True))
         return [
             [self._one(group, scores.get((row, number))) for number in range(len(group.answers))]
             for row, group in enumerate(groups)
         ]
+
+    def requests(self, groups: Sequence[Group]) -> list[Request | Unscored]:
+        """Return the calls of `score`; a model of this process makes none."""
+        return (
+            [self.model.request_or_reason(pair) for pair in _spoken(groups).values()]
+            if isinstance(self.model, ServedOmni)
+            else []
+        )
 
     def _one(self, group: Group, score: OmniScore | Unscored | None) -> float | Unscored:
         if score is None:
@@ -73,3 +75,16 @@ class OmniSource:
             mass = f"{score.digit_mass:.2f}"
             return Unscored(self.kind, f"only {mass} of the probability is on digits: the prompt is not understood")
         return score.expected
+
+
+def _spoken(groups: Sequence[Group]) -> dict[tuple[int, int], SpokenPair]:
+    """Return the answers with sound to questions with sound, by group and number."""
+    spoken: dict[tuple[int, int], SpokenPair] = {}
+    for row, group in enumerate(groups):
+        question = group.question.sound()
+        if question is None:
+            continue
+        for number, answer in enumerate(group.answers):
+            if answer.clip is not None and len(answer.clip.samples):
+                spoken[row, number] = SpokenPair(question, answer.clip)
+    return spoken

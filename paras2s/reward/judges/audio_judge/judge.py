@@ -211,8 +211,11 @@ class AudioJudge(Judge):
 
     def calls_of(self, orders: Sequence[JudgeRequest]) -> list[Request]:
         """Return the calls that send these messages."""
-        samples = range(self.config.samples)
-        return [Request(order.messages, self.task.schema, sample=sample) for order in orders for sample in samples]
+        asked = [(order, sample) for order in orders for sample in range(self.config.samples)]
+        return [
+            Request(order.messages, self.task.schema, sample=sample, follows=number > 0)
+            for number, (order, sample) in enumerate(asked)
+        ]
 
     def judge_requests(self, items: Sequence[Pair | Exchange]) -> list[list[JudgeRequest] | Unscored]:
         """Return the messages for each item, one request for each order, with the segments of their recordings.
