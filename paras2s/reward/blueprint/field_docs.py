@@ -35,19 +35,24 @@ CONFIDENCES = {
 
 
 def describe_fields(extractors: Sequence[Extractor], left_out: Sequence[str] = ()) -> str:
-    """Return a line for each field that a judge is shown: name, unit, meaning. A plug-in's field is named by its key."""
-    keys = [key for item in extractors for key in item.keys if key.partition(".")[0] not in left_out]
-    return "\n".join(dict.fromkeys(line for key in keys for line in _lines(key)))
+    """Return a line for each field that a judge is shown, group by group: name and meaning, where the name has the unit. A
+    plug-in's field has no meaning.
+    """
+    groups: dict[str, dict[str, None]] = {}
+    for key in (key for item in extractors for key in item.keys):
+        group, _, leaf = key.partition(".")
+        if group not in left_out:
+            headed = [] if group in MEANINGS or not leaf else [f"{group}:"]
+            groups.setdefault(group, {}).update(dict.fromkeys([*headed, *_lines(key, group, leaf)]))
+    return "\n".join(line for lines in groups.values() for line in lines)
 
 
-def _lines(key: str) -> list[str]:
-    group, _, leaf = key.partition(".")
-    if group not in MEANINGS and key not in FIELDS:
-        return [f"- {group}.{leaf}"]
+def _lines(key: str, group: str, leaf: str) -> list[str]:
     if group in MEANINGS:
-        name, unit, meaning = group, "", MEANINGS[group]
+        name, meaning = group, MEANINGS[group]
+    elif key in FIELDS:
+        name, meaning = FIELDS[key].trace_name, MEANINGS[key]
     else:
-        name, meaning = f"{group}.{FIELDS[key].trace_name}", MEANINGS[key]
-        unit = f" ({FIELDS[key].unit})" if FIELDS[key].unit else ""
+        return [f"- {leaf or group}"]
     confidence = [f"- {name}{CONFIDENCE}: {CONFIDENCES[key]}"] if key in CONFIDENCES else []
-    return [f"- {name}{unit}: {meaning}", *confidence]
+    return [f"- {name}: {meaning}", *confidence]

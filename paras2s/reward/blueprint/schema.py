@@ -142,7 +142,7 @@ def trace_json(blueprint: Blueprint, who: str = "agent", left_out: Sequence[str]
             continue
         group = f"{who}_{group.removeprefix('agent_')}"
         name = FIELDS[key].trace_name if key in FIELDS else leaf
-        value = _rounded(field.value) if isinstance(field, Measured) else f"not measured: {field.reason}"
+        value = _shown(key, field.value) if isinstance(field, Measured) else f"not measured: {field.reason}"
         target, name = (nested.setdefault(group, {}), name) if leaf else (nested, group)
         target[name] = value
         if key in FIELDS and FIELDS[key].shows_confidence and isinstance(field, Measured) and field.confidence is not None:
@@ -150,7 +150,13 @@ def trace_json(blueprint: Blueprint, who: str = "agent", left_out: Sequence[str]
     return nested
 
 
+def _shown(key: str, value: Any) -> Any:
+    """Return a value as a judge reads it: a contour in whole hertz or in tenths, without blanks, each of which is a token."""
+    if isinstance(value, list) and key in FIELDS:
+        digits = 0 if FIELDS[key].unit == "Hz" else 1
+        return ",".join(f"{point:.{digits}f}" for point in value)
+    return [_rounded(item) for item in value] if isinstance(value, list) else _rounded(value)
+
+
 def _rounded(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
     return round(value, 2) if isinstance(value, float) else value

@@ -49,7 +49,8 @@ from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import DIMENSIONS, Blueprint, Label, Measured, PairLabel, PairVerdict, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
 
-VERSION = "3"
+# In version 4 a blueprint has shorter contours, and its groups are named once; judges of transcripts and clips keep version 3.
+VERSION, BLUEPRINT_VERSION = "3", "4"
 # Rankings and probes know one kind of tie.
 PAIR_LABEL: dict[Label, PairLabel] = {"1": "1", "2": "2", "both_good": "tie", "both_bad": "tie"}
 
@@ -102,7 +103,7 @@ class LLMJudge(Judge):
         endpoint += [llm.top_p] if llm.top_p is not None else []
         endpoint += [judge.read] if judge.read != "reply" else []
         endpoint += [llm.reasoning_effort, llm.extra_body] if llm.reasoning_effort or llm.extra_body else []
-        return f"{VERSION}-{key_of([inputs, endpoint])[:8]}"
+        return f"{BLUEPRINT_VERSION if self.reads == 'blueprint' else VERSION}-{key_of([inputs, endpoint])[:8]}"
 
     @property
     def groups(self) -> list[str]:
