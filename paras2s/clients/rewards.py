@@ -160,7 +160,7 @@ class RewardClient:
 
     @property
     def spent_usd(self) -> float:
-        """What replies said that they cost."""
+        """The cost of the replies, as they say it."""
         return self.endpoint.budget.spent_usd
 
     def score(self, groups: Sequence[SentGroup]) -> dict[str, float | Unscored]:

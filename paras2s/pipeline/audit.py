@@ -158,7 +158,7 @@ def _recorded(
 ) -> dict[str, Any]:
     """Return the audit of a judge that is on record for these answers, else ask and keep it.
 
-    `judge` is None for one that names no version: it may be another one by the next time.
+    `judge` is None for a judge without a version: it may be another by the next time.
     """
     if judge is None:
         return ask().to_json()
@@ -207,17 +207,15 @@ def _source_record(
         # What is on record is known without reading many gigabytes.
         adapter = Path(str(source.options.get("adapter", setup.model_dir / OMNI)))
         version: Any = [[path.name, sample_digest(path).hex()] for path in sorted(adapter.glob("*")) if path.is_file()]
-        name = source.key
     else:
         part = open_reward().sources[0]
         if not getattr(part, "judges", True):
             return None
         judge: Judge | None = getattr(part, "judge", None)
-        name = version = judge.label if judge is not None else getattr(part, "version", None)
-        name = name if judge is not None else source.key
+        version = judge.label if judge is not None else getattr(part, "version", None)
 
     def ask() -> Audit:
-        return _ask_source(run, dataset, open_reward(), name, rows, questions)
+        return _ask_source(run, dataset, open_reward(), rows, questions)
 
     return _recorded(dataset, None if version is None else [source.kind, source.options, version], rows, ask)
 
@@ -226,12 +224,12 @@ def _ask_source(
     run: Run,
     dataset: Dataset,
     reward: CompositeReward,
-    name: str,
     rows: Mapping[str, Sequence[BenchRow]],
     questions: Callable[[Sequence[Query]], Rows[RewardQuestion]],
 ) -> Audit:
     """Ask a reward of one source about pairs of a gold and a wrong answer, each pair a group."""
     (source,), part = reward.setup.config.sources, reward.sources[0]
+    judge: Judge | None = getattr(part, "judge", None)
     by_id = {query.id: query for query in dataset.queries}
     given = questions([by_id[row.query_id] for row in rows[TOPLINE]])
     sides = [_answers(dataset, rows[system], reward.needs_codes) for system in (TOPLINE, BAD)]
@@ -252,7 +250,7 @@ def _ask_source(
         for system, side in ((TOPLINE, 0), (BAD, 1))
         for row, score in zip(rows[system], [pair[side] for pair in both], strict=True)
     ]
-    client = _client(part)
+    client, name = _client(part), source.key if judge is None else judge.label
     audit = _of_rows(name, dataset, judged, Interval(seconds), 0.0 if client is None else client.spent_usd)
     if not other:
         return audit

@@ -102,8 +102,8 @@ class JudgeAudit:
         self.judge, self._answers = judge, AnswerJudge(judge)
         self.source, self.root, rows = load_answers(folder)
         # A question may have several gold answers.
-        asked = {row.query_id: row for row in rows[TOPLINE]}
-        chosen = {row.query_id for row in take_evenly([*asked.values()], limit)}
+        by_query = {row.query_id: row for row in rows[TOPLINE]}
+        chosen = {row.query_id for row in take_evenly([*by_query.values()], limit)}
         self.given = [row for own in rows.values() for row in own if row.query_id in chosen]
         # Evenly over the contrasts, the same for each probe.
         by_contrast: dict[str, AnswerRow] = {row.contrast_id: row for row in self._of(TOPLINE)}

@@ -151,7 +151,7 @@ def trace_json(blueprint: Blueprint, who: str = "agent", left_out: Sequence[str]
 
 
 def _shown(key: str, value: Any) -> Any:
-    """Return a value as a judge reads it: a contour in whole hertz or in tenths, without blanks, each of which is a token."""
+    """Return a value as a judge reads it: a contour in whole hertz or in tenths, and without blanks, which are tokens."""
     if isinstance(value, list) and key in FIELDS:
         digits = 0 if FIELDS[key].unit == "Hz" else 1
         return ",".join(f"{point:.{digits}f}" for point in value)

@@ -68,8 +68,8 @@ class Group:
 class RewardSource(Protocol):
     """Scores every answer of every group, from 1 to 5, or says why not.
 
-    A source with `judges = False` measures (loudness, length) and is not audited; the `version` of one that has it names its
-    audit, so that it is asked once for its data.
+    A source with `judges = False` measures (loudness, length) and is not audited. A `version`, where a source has it, names its
+    audit: it is then asked once for its data.
     """
 
     @property

@@ -211,10 +211,10 @@ class AudioJudge(Judge):
 
     def calls_of(self, orders: Sequence[JudgeRequest]) -> list[Request]:
         """Return the calls that send these messages."""
-        asked = [(order, sample) for order in orders for sample in range(self.config.samples)]
+        calls = [(order, sample) for order in orders for sample in range(self.config.samples)]
         return [
             Request(order.messages, self.task.schema, sample=sample, follows=number > 0)
-            for number, (order, sample) in enumerate(asked)
+            for number, (order, sample) in enumerate(calls)
         ]
 
     def judge_requests(self, items: Sequence[Pair | Exchange]) -> list[list[JudgeRequest] | Unscored]:
