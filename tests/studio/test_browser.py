@@ -385,7 +385,7 @@ def test_two_checkpoints_answer_microphone_and_file_and_get_a_vote(browser: Any,
         page.keyboard.press("m")
         newest = page.locator("#asked-1")
         newest.locator("section").nth(1).wait_for()
-        assert newest.locator("section > .bar h3").all_text_contents() == ["sft", "aligned"]
+        assert newest.locator("section > .bar h3").all_text_contents() == ["Answer A", "Answer B"]
         assert page.evaluate("document.activeElement.id") == "asked-1"
         page.evaluate(NOTE_PLAYING)
         newest.locator("section .play").first.click()
@@ -393,8 +393,13 @@ def test_two_checkpoints_answer_microphone_and_file_and_get_a_vote(browser: Any,
         newest.get_by_role("button", name="This answer is better").nth(1).click()
         newest.locator("section:nth-child(2) .chip", has_text="preferred").wait_for()
         assert talk[0].history[1].preferred == 1
+        sides = [answer.side for answer in talk[0].history[1].answers]
+        assert newest.locator("section > .bar h3").all_text_contents() == sides
         page.set_input_files("#file", [{"name": "my q.wav", "mimeType": "audio/wav", "buffer": encode_clip(tone(hz=300))}])
         page.locator("#asked-2 section").nth(1).wait_for()
+        page.locator("#asked-2").get_by_role("button", name="Show names").click()
+        page.locator("#asked-2 h3", has_text="aligned").wait_for()
+        assert not talk[0].history[2].blind
 
 
 def test_a_recording_that_is_no_question_is_refused_in_words(browser: Any, talk_address: str) -> None:

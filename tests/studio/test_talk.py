@@ -57,10 +57,21 @@ def ask(client: TestClient, data: bytes, status: int = 200, style: str = "child"
     return found.text if status == 200 else found.json()["error"]
 
 
-def test_two_checkpoints_answer_and_a_vote_is_a_preference(client: TestClient, opened: Any, run: Path) -> None:
+def names_in(shown: str) -> list[str]:
+    """What the page calls the two answers."""
+    return re.findall("<h3>([^<]*)</h3>", shown)
+
+
+def test_two_checkpoints_answer_and_a_blind_vote_is_a_preference(
+    client: TestClient, opened: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conversation: Conversation = opened[0]
+    monkeypatch.setattr(conversation_module.secrets, "randbelow", lambda sides: 1)
     shown = ask(client, encode_clip(speech()))
     answered = conversation.history[0]
+    assert [answer.side for answer in answered.answers] == ["aligned", "sft"]
+    assert names_in(shown) == ["Answer A", "Answer B"]
+    assert not re.search(r"\b(sft|aligned)\b", shown)
     for answer in answered.answers:
         assert answer.text in shown
     assert shown.count("This answer is better") == 2
@@ -71,6 +82,8 @@ def test_two_checkpoints_answer_and_a_vote_is_a_preference(client: TestClient, o
     assert client.get("/talk/clip/0/1").content == encode_clip(answered.answers[1].clip)
     voted = client.post("/api/talk/vote", json={"number": 0, "better": 1})
     assert "preferred" in voted.text
+    assert names_in(voted.text) == ["aligned", "sft"]
+    assert "Show names" not in voted.text
     assert "This answer is better" not in voted.text
     again = client.post("/api/talk/vote", json={"number": 0, "better": 0})
     assert (again.status_code, again.json()["error"]) == (422, "this question has your vote already")
@@ -79,9 +92,10 @@ def test_two_checkpoints_answer_and_a_vote_is_a_preference(client: TestClient, o
     chosen, rejected = row.answers
     assert (row.words, chosen.text, rejected.text) == (answered.transcript, answered.answers[1].text, answered.answers[0].text)
     (raw,) = read_jsonl(file)
-    assert (raw["chosen_system"], raw["rejected_system"], raw["style"]) == ("aligned", "sft", "child")
+    assert (raw["chosen_system"], raw["rejected_system"], raw["style"]) == ("sft", "aligned", "child")
+    assert raw["blind"] is True
     # It learns from the very tokens that it sampled.
-    blocks = RecordedClips(file.parent).sampled_by(conversation.sides[1].policy, chosen.clip, chosen.text or "")
+    blocks = RecordedClips(file.parent).sampled_by(conversation.sides[0].policy, chosen.clip, chosen.text or "")
     assert blocks is not None
     np.testing.assert_array_equal(blocks[0].tokens, answered.answers[1].rollout.blocks[0].tokens)
     align = RunConfig.model_validate({"align": {"preferences": {"file": str(file)}}}).align
@@ -97,6 +111,18 @@ def test_a_question_without_a_style_has_no_score_but_an_answer(client: TestClien
     answered = ask(client, encode_clip(tone()), style="")
     assert "no style was said" in answered
     assert "unscored" in answered
+
+
+def test_a_vote_after_the_names_is_not_blind(client: TestClient, opened: Any, run: Path) -> None:
+    shown = ask(client, encode_clip(tone(hz=250)))
+    number = max(opened[0].history)
+    assert "Show names" in shown
+    named = client.post("/api/talk/names", json={"number": number}).text
+    assert sorted(names_in(named)) == ["aligned", "sft"]
+    assert named.count("This answer is better") == 2
+    client.post("/api/talk/vote", json={"number": number, "better": 0})
+    assert list(read_jsonl(run / "talk/preferences.jsonl"))[-1]["blind"] is False
+    assert "held no longer" in client.post("/api/talk/names", json={"number": 99}).json()["error"]
 
 
 def wav(samples: np.ndarray, rate_hz: int = 16_000) -> bytes:

@@ -109,10 +109,11 @@ function wire() {
     at("style").value = chosen.dataset.style;
   });
   asked.addEventListener("click", (event) => {
-    const button = event.target.closest("[data-better]");
+    const button = event.target.closest("[data-number]");
     if (!button) return;
-    const { number, better } = button.dataset;
-    send("/api/talk/vote", JSON.stringify({ number: Number(number), better: Number(better) }), "");
+    const number = Number(button.dataset.number), { better } = button.dataset;
+    if (better === undefined) send("/api/talk/names", JSON.stringify({ number }), "");
+    else send("/api/talk/vote", JSON.stringify({ number, better: Number(better) }), "");
   });
 }
 

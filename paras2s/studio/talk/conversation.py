@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -81,13 +82,22 @@ class SideAnswer:
 
 @dataclass(frozen=True)
 class Answered:
-    """A question with both answers, its transcript by ASR, which the policies read, and the preferred answer."""
+    """A question with both answers as the page shows them, its transcript by ASR, and the preferred answer.
+
+    `blind`: the person has not seen which side gave which answer, or had not before the vote.
+    """
 
     number: int
     question: Question
     transcript: str
     answers: tuple[SideAnswer, SideAnswer]
     preferred: int | None = None
+    blind: bool = True
+
+    @property
+    def named(self) -> bool:
+        """Whether the page says which side gave which answer."""
+        return not self.blind or self.preferred is not None or bool(self.no_vote)
 
     @property
     def no_vote(self) -> str:
@@ -106,8 +116,11 @@ class Conversation:
         self.history: dict[int, Answered] = {}
         self._tone, self._lock, self._count = tone, threading.Lock(), 0
 
-    def ask(self, question: Question) -> Answered:
-        """Let both sides answer a question, and judge them. Raises AudioError: silence. PolicyError. AssetError: no ASR."""
+    def ask(self, question: Question, blind: bool = True) -> Answered:
+        """Let both sides answer a question, and judge them. Raises AudioError: silence. PolicyError. AssetError: no ASR.
+
+        `blind`: the answers are in random order, without the names of their sides until a vote, or until `show_names`.
+        """
         if float(np.abs(question.clip.samples).max(initial=0.0)) < SILENT_PEAK:
             raise AudioError("the recording is silent; check the microphone, or choose another file")
         with self._lock:
@@ -117,7 +130,8 @@ class Conversation:
             rollouts = [_answer(side.policy, turns, 2 * number + index) for index, side in enumerate(self.sides)]
             both = zip(self.sides, rollouts, strict=True)
             first, second = (self._judged(side, question, transcript, rollout) for side, rollout in both)
-            answered = self.history[number] = Answered(number, question, transcript, (first, second))
+            answers = (second, first) if blind and secrets.randbelow(2) else (first, second)
+            answered = self.history[number] = Answered(number, question, transcript, answers, blind=blind)
             self._count += 1
             self.history.pop(number - HELD, None)
         return answered
@@ -127,6 +141,14 @@ class Conversation:
         if number not in self.history:
             raise DataError("this question is held no longer; ask it again")
         return self.history[number]
+
+    def show_names(self, number: int) -> Answered:
+        """Show which side gave which answer; a later vote on it is not blind. Raises DataError: no question."""
+        with self._lock:
+            answered = self.find(number)
+            if not answered.named:
+                answered = self.history[number] = replace(answered, blind=False)
+        return answered
 
     def vote(self, number: int, better: int) -> Answered:
         """Keep the vote that answer `better` (0 or 1) wins. Raises DataError: no question, or already voted. StorageError."""
@@ -174,8 +196,13 @@ def keep_vote(folder: Path, answered: Answered, better: int) -> None:
         write_target(tokens_file(folder / clip), answer.rollout.blocks, code_format=answer.rollout.code_format)
         named.append((clip, answer.text))
     chosen, rejected = better, 1 - better
-    sides = {"chosen_system": answered.answers[chosen].side, "rejected_system": answered.answers[rejected].side}
-    row = pair_row(id, name, answered.transcript, named[chosen], named[rejected], style=answered.question.style, **sides)
+    more = {
+        "style": answered.question.style,
+        "chosen_system": answered.answers[chosen].side,
+        "rejected_system": answered.answers[rejected].side,
+        "blind": answered.blind,
+    }
+    row = pair_row(id, name, answered.transcript, named[chosen], named[rejected], **more)
     append_jsonl(folder / FILE, row)
 
 

@@ -44,10 +44,13 @@ class _Typed(BaseModel):
     style: str = ""
 
 
-class _Vote(BaseModel):
+class _Numbered(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     number: int
+
+
+class _Vote(_Numbered):
     better: Literal[0, 1]
 
 
@@ -68,7 +71,7 @@ def export_talk(
         AudioError, PolicyError: a question cannot be answered. StorageError: the disk refused.
     """
     for number, question in enumerate(questions, 1):
-        conversation.ask(question)
+        conversation.ask(question, blind=False)
         tell(number, len(questions))
     studio = Studio(open_folders([folder]), make_templates(), Export(show_time(time.time()), lambda kept: []), talks=True)
     with InProcess(app_of(studio, routes(studio, conversation, world))) as requests:
@@ -77,7 +80,7 @@ def export_talk(
 
 
 def routes(studio: Studio, conversation: Conversation, world: World) -> list[BaseRoute]:
-    """Return the page, its sounds, and what it sends: a recording, a typed question, a vote."""
+    """Return the page, its sounds, and what it sends: a recording, a typed question, a vote, the wish for names."""
 
     def show(request: Request) -> Response:
         shown = list(conversation.history.values())
@@ -114,12 +117,17 @@ def routes(studio: Studio, conversation: Conversation, world: World) -> list[Bas
         posted = await posted_record(request, _Vote)
         return await answer_with(request, lambda: conversation.vote(posted.number, posted.better))
 
+    async def names(request: Request) -> Response:
+        posted = await posted_record(request, _Numbered)
+        return await answer_with(request, lambda: conversation.show_names(posted.number))
+
     return [
         Route(PAGE, show),
         Route("/talk/clip/{number:int}/{name}", functools.partial(_clip, conversation)),
         Route("/api/talk/typed", typed, methods=["POST"]),
         Route("/api/talk/spoken", spoken, methods=["POST"]),
         Route("/api/talk/vote", vote, methods=["POST"]),
+        Route("/api/talk/names", names, methods=["POST"]),
     ]
 
 
@@ -145,7 +153,7 @@ def _clip(conversation: Conversation, request: Request) -> Response:
 
 def view_of(answered: Answered) -> dict[str, Any]:
     """Return a question with its answers as the page shows them."""
-    sides = []
+    sides, named = [], answered.named
     for index, answer in enumerate(answered.answers):
         fields = None if answer.blueprint is None else fields_of(to_json(answer.blueprint))
         judgements: list[Judgement] = []
@@ -153,7 +161,8 @@ def view_of(answered: Answered) -> dict[str, Any]:
             known = {"unscored": str(verdict), "cost_usd": None} if isinstance(verdict, BudgetError) else to_json(verdict)
             judgements.append(judgement_of(name, known, None))
         clip = f"{PAGE}/clip/{answered.number}/{index}" if answer.blueprint is not None else ""
-        sides.append({"name": answer.side, "text": answer.text, "clip": clip, "fields": fields, "judgements": judgements})
+        name = answer.side if named else f"Answer {'AB'[index]}"
+        sides.append({"name": name, "text": answer.text, "clip": clip, "fields": fields, "judgements": judgements})
     words = answered.question.words or answered.transcript
     return {
         "number": answered.number,
@@ -163,5 +172,6 @@ def view_of(answered: Answered) -> dict[str, Any]:
         "style": answered.question.style,
         "sides": sides,
         "preferred": answered.preferred,
+        "named": named,
         "no_vote": answered.no_vote,
     }
