@@ -9,7 +9,8 @@ The public names, each loaded when it is first used, so that importing the packa
 - a policy of your own: `PolicySpec`, `SlotSpec`, `Turn`, `Prompt`, `SampleRequest`, `Sampling`, `Block`, `Generation`,
   `walk_methods`, `check_policy`, `PolicyError`;
 - rewards: `combine`, `Reward`, `group_advantages`;
-- runs and data: `open_run`, `Run`, `load_dataset`;
+- runs and data: `open_run`, `Run`, `load_dataset`, `read_table`; a few steps of training in this process: `grpo_steps`;
+- a benchmark of your own: `Suite`;
 - errors: `ParaS2SError`, the base of all.
 """
 
@@ -19,8 +20,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paras2s.api import blueprint, check_policy, open_policy
+    from paras2s.api import blueprint, check_policy, grpo_steps, open_policy, read_table
     from paras2s.audio.clip import Clip, read_clip, write_clip
+    from paras2s.bench.suites.base import Suite
     from paras2s.data_gen.dataset import load_dataset
     from paras2s.errors import ParaS2SError, PolicyError
     from paras2s.policy.base import Policy
@@ -53,6 +55,7 @@ _MODULES = {
     "SampleRequest": "policy.types",
     "Sampling": "policy.types",
     "SlotSpec": "policy.types",
+    "Suite": "bench.suites.base",
     "Turn": "policy.types",
     "Unscored": "types",
     "Verdict": "types",
@@ -60,11 +63,13 @@ _MODULES = {
     "check_policy": "api",
     "combine": "reward.sources.composite",
     "group_advantages": "train.advantages",
+    "grpo_steps": "api",
     "load_dataset": "data_gen.dataset",
     "open_judge": "reward.judges.registry",
     "open_policy": "api",
     "open_run": "run",
     "read_clip": "audio.clip",
+    "read_table": "api",
     "walk_methods": "policy.first_steps",
     "write_clip": "audio.clip",
 }
@@ -87,6 +92,7 @@ __all__ = [
     "SampleRequest",
     "Sampling",
     "SlotSpec",
+    "Suite",
     "Turn",
     "Unscored",
     "Verdict",
@@ -94,11 +100,13 @@ __all__ = [
     "check_policy",
     "combine",
     "group_advantages",
+    "grpo_steps",
     "load_dataset",
     "open_judge",
     "open_policy",
     "open_run",
     "read_clip",
+    "read_table",
     "walk_methods",
     "write_clip",
 ]

@@ -58,6 +58,17 @@ def one_line(error: Exception) -> str:
     return printable(str(error))
 
 
+def raised_at(error: BaseException) -> str:
+    """Return " at FILE:LINE" of the line of the user's own code that raised an error; "" if there is none."""
+    import os
+    import sysconfig
+    import traceback
+
+    installed = ("<", sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), os.path.dirname(__file__))
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(installed)]
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
 def first_problem(error: ValidationError, what: str = "row") -> str:
     """Return the first problem of a record with its key; `what` names the record where it is wrong as a whole."""
     wrong = error.errors()[0]

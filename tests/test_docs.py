@@ -7,6 +7,7 @@ that mkdocstrings makes.
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 import re
 import shlex
@@ -156,6 +157,30 @@ def test_python_blocks_run_in_order(name: str, tiny_run: Path, tmp_path: Path, m
     opened = [number for number, line in enumerate(lines) if re.match(r"^ *(```+|~~~+) *(python|py)\b", line)]
     marked = [number for number in opened if any("<!-- not run:" in one for one in lines[max(0, number - 2) : number])]
     assert ran == len(opened) - len(marked)
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("notebooks/*.ipynb")), ids=lambda path: path.stem)
+def test_notebooks_run(path: Path, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cell by cell in one namespace, as a kernel does, without a kernel; only `%%writefile` and `display` are of IPython."""
+    pytest.importorskip("pandas")
+    shutil.copytree(tiny_run / "runs", tmp_path / "runs")
+    shutil.copytree(DOCS / "audio", tmp_path / "docs/audio")
+    (tmp_path / "docs/notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "docs/notebooks")
+    monkeypatch.syspath_prepend(str(tmp_path / "docs/notebooks"))
+    cells = json.loads(path.read_text())["cells"]
+    assert [cell["outputs"] for cell in cells if cell.get("outputs")] == []
+    shown: list[Any] = []
+    names = {"display": shown.append, "__name__": "__main__"}
+    for number, cell in enumerate(cells):
+        code = "".join(cell["source"])
+        if cell["cell_type"] == "code" and (file := re.match(r"%%writefile (\S+)\n", code)):
+            Path(file[1]).write_text(code[file.end() :])
+        elif cell["cell_type"] == "code":
+            exec(compile(code, f"{path.name}, cell {number}", "exec"), names)
+    assert sum("<audio controls" in one._repr_html_() for one in shown) >= 2
+    linked = re.findall(r"\]\(([^)#]+)\)", "".join(line for cell in cells for line in cell["source"]))
+    assert [link for link in linked if not (path.parent / link).exists()] == []
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------

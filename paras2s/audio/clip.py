@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import os
@@ -64,6 +65,11 @@ class Clip:
     def channels_digest(self) -> str:
         """SHA-256 of the channels; "" for a single channel."""
         return "" if self.channels is None else hashlib.sha256(self.channels.tobytes()).hexdigest()
+
+    def _repr_html_(self) -> str:
+        """Return a player, which a notebook shows."""
+        sound = base64.b64encode(encode_clip(self)).decode()
+        return f'<audio controls src="data:audio/wav;base64,{sound}"></audio>'
 
     def at(self, sample_rate_hz: int) -> Clip:
         """Return the clip resampled to another rate (soxr, high quality), without its channels."""

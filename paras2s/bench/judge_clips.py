@@ -31,12 +31,13 @@ from paras2s.bench.pair_judges import (
 )
 from paras2s.clients.chat import LLMClient, Request
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig
-from paras2s.configs.schema.judges import REWARD_MODEL, NamedJudge, find_judge
+from paras2s.configs.schema.judges import INDEPENDENT, REWARD_MODEL, RUBRIC, NamedJudge, find_judge
 from paras2s.configs.schema.unisrm import UniSRMJudgeConfig
 from paras2s.data_gen.clip_encoder import RunClipEncoder
 from paras2s.data_gen.tts.signal_voice import signal_voice
-from paras2s.errors import BudgetError, ConfigError, JudgeError
+from paras2s.errors import AudioError, BudgetError, ConfigError, JudgeError
 from paras2s.reward.blueprint.extract import build_blueprints
+from paras2s.reward.blueprint.schema import is_silent
 from paras2s.reward.judges.audio_judge.dump import write_dump
 from paras2s.reward.judges.audio_judge.ensemble import EnsembleJudge, combine_tasks
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE
@@ -128,12 +129,17 @@ def judge_pair(
     style: str | None = None,
     on_progress: Progress | None = None,
 ) -> Outcome:
-    """Compare two clips: the judge's own outcome, headed by a sentence. Raises ConfigError: a wrong option. BudgetError."""
+    """Compare two clips: the judge's own outcome, headed by a sentence. Raises ConfigError: a wrong option. BudgetError.
+
+    A silent question raises AudioError, as does a file that cannot be read.
+    """
     started = time.perf_counter()
     kind, names = options.named.kind, _names(first, second)
     clips = [as_clip(path) for path in (first, second)]
     spoken = Utterance() if question is None else as_utterance(question, style)
     pair = Pair(spoken, clips[0], clips[1])
+    if spoken.clip is not None and is_silent(spoken.clip):
+        raise AudioError(f"--question {question}: the recording is silent; give another, or what was asked as text")
     if kind in ("unisrm", "audio") and style is not None:
         raise ConfigError(f"--style: {options.name} hears how the question was spoken; leave it out")
     if kind == "unisrm":
@@ -187,6 +193,10 @@ def _by_scores(options: JudgeOptions, judge: Judge, pair: Pair, names: ClipNames
         winner, margin, sentence = decide_by_scores(first, second, names, error)
         if is_model:
             sentence += f" This reward model knows the questions and answers of its own run alone ({options.name})."
+        elif options.named.kind in (RUBRIC, INDEPENDENT):
+            sentence += " The rubric knows short answers in English like the demo's, and gives 1 to any other."
+        if pair.first.digest == pair.second.digest:
+            sentence += " Both files hold the same sound."
         question, style = pair.instruction.text or ("" if pair.instruction.clip else None), pair.instruction.style
         better = better_judges(options.named, question, style)
         decision = Decision(winner, margin, sentence, time.perf_counter() - started, cost, tuple(better))

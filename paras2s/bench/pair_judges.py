@@ -16,8 +16,10 @@ from paras2s.configs.schema.audio_judge import AudioJudgeConfig
 from paras2s.configs.schema.judges import INDEPENDENT, REWARD_MODEL, RUBRIC, JudgingConfig, NamedJudge, find_judge
 from paras2s.errors import ConfigError
 from paras2s.reward.judges.base import names_file
+from paras2s.reward.judges.rubric_rules import load_rubric
 from paras2s.types import PairVerdict, Preference, Unscored, Verdict
 from paras2s.utils.io import read_json
+from paras2s.utils.suggest import did_you_mean
 
 # Scores of 1 to 5 that are nearer than this are too close to call, for a judge whose error is not known.
 CLOSE = 0.25
@@ -61,6 +63,9 @@ def missing_for_answer(judge: NamedJudge, style: str | None, tone: Path | None) 
     if kind not in (RUBRIC, INDEPENDENT):
         return []
     missing = [f"--style: the {judge.name} judge needs to know how the question was spoken"] if style is None else []
+    known = load_rubric(judge.source if kind == RUBRIC else None)[0].content
+    if style is not None and style not in known:
+        missing.append(f"--style {style}: the {judge.name} judge knows {', '.join(known)}{did_you_mean(style, known)}")
     missing += [NEEDS_TONE] if kind == RUBRIC and tone is None else []
     if kind == INDEPENDENT and (packages := [name for name in OFFLINE if importlib.util.find_spec(name) is None]):
         missing.append(f"{judge.name}: needs {', '.join(packages)}; run: pip install 'paras2s[offline]'")

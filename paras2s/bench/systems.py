@@ -21,7 +21,8 @@ from paras2s.policy.registry import is_checkpoint
 from paras2s.policy.types import SampleRequest
 from paras2s.types import Query
 from paras2s.utils.io import without_mac_files
-from paras2s.utils.seeds import FirstStep
+from paras2s.utils.seeds import FirstStep, seed_of
+from paras2s.utils.suggest import nearest_file
 
 if TYPE_CHECKING:
     from paras2s.policy.base import Policy
@@ -78,6 +79,16 @@ def question_of_query(query: Query, folder: Path) -> SpokenQuestion:
     return SpokenQuestion(query.id, folder / query.clip, query.transcript, query.text, query.style, query.category)
 
 
+def blind_name(id: str) -> str:
+    """Return a question's name for a team that answers it: ids of the shipped scripts tell category and style."""
+    return f"q-{seed_of('question', id):08x}{seed_of('question', id, 1):08x}"
+
+
+def answer_names(name: str, count: int) -> list[str]:
+    """Return the names, without a suffix, of the answers to a question of this name."""
+    return [name] if count == 1 else [f"{name}-{number}" for number in range(count)]
+
+
 def find_clip(folder: Path, name: str) -> Path | None:
     """Return the clip NAME.wav of a folder, or of another known suffix, or None."""
     return next((path for suffix in SUFFIXES if (path := folder / f"{name}{suffix}").is_file()), None)
@@ -103,7 +114,8 @@ def open_system(spec: str, curation: Path | None, cache_dir: Path) -> System:
         return PolicySystem(load_policy(path))
     if path.is_dir():
         return FolderSystem(path)
-    raise ConfigError(f"--system: {spec!r} is no folder, no YAML of an endpoint, and neither {' nor '.join(BASELINES)}")
+    known = f"no folder, no YAML of an endpoint, and neither {' nor '.join(BASELINES)}"
+    raise ConfigError(f"--system: {spec!r} is {known}{nearest_file(path)}")
 
 
 def _curation_of(baseline: str, curation: Path | None) -> CurationConfig:
@@ -139,7 +151,10 @@ def fingerprint(spec: str, curation: Path | None = None) -> list[Any]:
 
 @dataclass(frozen=True)
 class FolderSystem:
-    """Clips that another program made: ID.wav, or ID-0.wav, ID-1.wav and so on where there are several answers."""
+    """Clips that another program made: ID.wav, or ID-0.wav, ID-1.wav and so on where there are several answers.
+
+    In place of the question's id, a file may have its `blind_name`.
+    """
 
     folder: Path
 
@@ -151,15 +166,15 @@ class FolderSystem:
         """
         responses = []
         for number, question in enumerate(questions, 1):
-            names = [question.id] if count == 1 else [f"{question.id}-{n}" for n in range(count)]
-            responses.append([self._read(name) for name in names])
+            names = (answer_names(name, count) for name in (question.id, blind_name(question.id)))
+            responses.append([self._read(*pair) for pair in zip(*names, strict=True)])
             on_progress(number, len(questions))
         if all(response.failed for row in responses for response in row):
             raise ConfigError(f"{self.folder}: holds no answer to any question; expected files such as {questions[0].id}.wav")
         return responses
 
-    def _read(self, name: str) -> Response:
-        path = find_clip(self.folder, name)
+    def _read(self, name: str, blind: str) -> Response:
+        path = find_clip(self.folder, name) or find_clip(self.folder, blind)
         if path is None:
             return Response(failed=f"no answer: {self.folder / name}.wav is missing")
         try:

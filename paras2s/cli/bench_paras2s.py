@@ -20,6 +20,7 @@ from paras2s.cli.options import (
     parse_systems,
     print_json,
 )
+from paras2s.errors import ConfigError
 
 
 def bench_paras2s(
@@ -45,9 +46,16 @@ def bench_paras2s(
     """Score systems' spoken answers on held-out queries, by category and on average (ParaS2S, Table 2)."""
     from paras2s.bench.paras2s.judges import open_answer_judge
     from paras2s.bench.paras2s.run import BenchOptions, run_paras2s
-    from paras2s.bench.paras2s.template import data_folder
+    from paras2s.clients.endpoint import missing_for
+    from paras2s.configs.schema.judges import JudgingConfig, find_judge
+    from paras2s.data_gen.dataset import data_folder
     from paras2s.utils.progress import open_console
+    from paras2s.utils.suggest import nearest_file
 
+    if not data.is_dir():
+        raise ConfigError(f"{data}: no such folder{nearest_file(data)}")
+    if judge == "trace" and (missing := missing_for(find_judge(judge).config(JudgingConfig, parse_overrides(set_)).llm)):
+        raise ConfigError(f"{'; '.join(missing)}; without a key: --judge rubric, or --judge independent")
     console = open_console(to_stderr=as_json)
     fitted = data_folder(data) / "tone_agent.json"
     tone = fitted if tone is None and fitted.is_file() else tone

@@ -127,7 +127,7 @@ def _open(name: str, weights: Path | None, device: str, dtype: str | None, decod
     """Load the policy from its checkpoint, or call the function that makes it."""
     import torch
 
-    from paras2s.errors import PolicyError
+    from paras2s.errors import PolicyError, one_line, raised_at
     from paras2s.policy.base import Policy
     from paras2s.policy.registry import is_checkpoint, load_policy
     from paras2s.run import kind_in_run
@@ -141,12 +141,18 @@ def _open(name: str, weights: Path | None, device: str, dtype: str | None, decod
     if Path(name).is_dir():
         checkpoints = [str(path.parent) for path in sorted(Path(name).glob("*/policy.json"))]
         raise PolicyError(f"{name}: holds no policy; give {' or '.join(checkpoints) or 'RUN/aligned or RUN/sft'}")
+    if Path(name).suffix == ".py":
+        command = f"PYTHONPATH={Path(name).parent} paras2s check-policy {Path(name).stem}:Class"
+        raise PolicyError(f"{name}: is a file; name the class in it: {command}")
     if ":" not in name:
         raise PolicyError(f"{name}: give --weights, the folder of its checkpoint, or module:function that makes a tiny one")
+    make = import_part(name, "check-policy", PolicyError)
     try:
-        policy = import_part(name, "check-policy", PolicyError)()
+        policy = make()
     except TypeError as error:
         raise PolicyError(f"{name}: cannot be made without arguments ({error}); give a function that makes one") from error
+    except Exception as error:  # The user's own code may raise whatever it likes.
+        raise PolicyError(f"{name}: raised {type(error).__name__} ({one_line(error)}){raised_at(error)}") from error
     if not isinstance(policy, Policy):
         raise PolicyError(f"{name} gives a {type(policy).__name__}, not a paras2s.policy.base.Policy")
     return policy

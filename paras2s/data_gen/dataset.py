@@ -228,6 +228,12 @@ def save_tables(
     _write_table(folder / "queries.parquet", queries, Query)
 
 
+def data_folder(folder: Path) -> Path:
+    """Return the folder of a dataset: the folder itself, or `data` in a run's folder."""
+    inner = folder / "data"
+    return inner if (inner / "queries.parquet").is_file() and not (folder / "queries.parquet").is_file() else folder
+
+
 def load_manifest(folder: Path) -> Manifest:
     """Read the tables of a dataset, of a run or of a curation.
 
@@ -241,12 +247,13 @@ def load_manifest(folder: Path) -> Manifest:
     return Manifest(folder, queries, demonstrations, _read_table(folder / "candidates.parquet", Candidate))
 
 
-def load_dataset(folder: Path) -> Dataset:
-    """Read the dataset of a run.
+def load_dataset(folder: Path | str) -> Dataset:
+    """Read the dataset of a run, from its folder `data` or from the run's folder.
 
     Raises:
         DataError: as `load_manifest`, or a tone classifier or the style check is missing.
     """
+    folder = data_folder(Path(folder))
     manifest = load_manifest(folder)
     return Dataset(
         manifest.folder,

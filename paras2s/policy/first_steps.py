@@ -5,6 +5,7 @@ The contract (`contract.py`) compares complete passes; before that, each method 
 
 from __future__ import annotations
 
+import importlib.util
 import keyword
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 
 from paras2s.audio.clip import Clip
-from paras2s.errors import ConfigError, one_line
+from paras2s.errors import ConfigError, one_line, raised_at
 from paras2s.policy.base import Policy
 from paras2s.policy.subject import Finding, sample_dialogues
 from paras2s.policy.types import Generation, PolicySpec, Prompt, SampleRequest, Sampling
@@ -66,6 +67,8 @@ def write_policy(name: str, layout: str, folder: Path) -> tuple[Path, Path]:
     """Write NAME.py, a policy with a guide in its methods, and its test; return both paths. Raises ConfigError: it exists."""
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ConfigError(f"{name}: is no name for a module; use letters, digits and underscores")
+    if importlib.util.find_spec(name) is not None and not (folder / f"{name}.py").exists():
+        raise ConfigError(f"{name}: is the name of an installed module, which it would hide; give another")
     if layout not in LAYOUTS:
         raise ConfigError(f"--like {layout}: no such layout; there are {', '.join(LAYOUTS)}")
     slots, step = LAYOUTS[layout]
@@ -164,7 +167,9 @@ def walk_methods(policy: type[Policy]) -> Iterator[Finding]:
                 yield Finding(name, False, f"write it next; it returns {returns}")
                 return
             except Exception as error:  # The user's own code may raise whatever it likes.
-                yield Finding(name, False, f"raised {type(error).__name__} ({one_line(error)}); it returns {returns}")
+                yield Finding(
+                    name, False, f"raised {type(error).__name__} ({one_line(error)}){raised_at(error)}; it returns {returns}"
+                )
                 return
             if not fits:
                 yield Finding(name, False, f"returned something else; it returns {returns}")

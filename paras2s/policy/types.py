@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -51,6 +52,11 @@ class Answer:
 
     text: str
     clip: Clip
+
+    def _repr_html_(self) -> str:
+        """Return its words and a player, which a notebook shows."""
+        sound = self.clip._repr_html_() if len(self.clip.samples) else "(no sound)"
+        return f"<p>{html.escape(self.text)}</p>{sound}"
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,25 @@ def export_rollouts(run_folder: Path, step: int | None, out: Path) -> int:
         raise StorageError(f"cannot write {out}: {error.strerror or error}") from error
 
 
+def read_rollouts(run_folder: Path) -> list[dict[str, Any]]:
+    """Return the kept answers of all steps, a row an answer as `export_rollouts` writes them, without tokens.
+
+    Raises:
+        DataError: none is kept, or a broken file.
+    """
+    files, questions = kept(run_folder), _questions(run_folder)
+    try:
+        names = sorted({name for path in files.values() for name in _sources(path)})
+        tables = [_without_lists(_table(step, path, names, questions)) for step, path in files.items()]
+    except pa.ArrowException as error:
+        raise DataError(f"{run_folder / FOLDER}: {one_line(error)}") from error
+    return [row for table in tables for row in table.to_pylist()]
+
+
+def _without_lists(table: pa.Table) -> pa.Table:
+    return table.drop_columns([name for name in LISTS if name in table.column_names])
+
+
 def _write(files: dict[int, Path], names: Sequence[str], questions: dict[str, str], out: Path) -> int:
     temporary, count, writer = out.with_name(f".{out.name}"), 0, None
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +86,7 @@ def _write(files: dict[int, Path], names: Sequence[str], questions: dict[str, st
         for step, path in files.items():
             table = _table(step, path, names, questions)
             if out.suffix == ".csv":
-                table = table.drop_columns([name for name in LISTS if name in table.column_names])
+                table = _without_lists(table)
             if writer is None:
                 make = pyarrow.csv.CSVWriter if out.suffix == ".csv" else pq.ParquetWriter
                 writer = make(temporary, table.schema)

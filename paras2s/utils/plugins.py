@@ -11,7 +11,7 @@ import importlib.metadata
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from paras2s.errors import ConfigError, ParaS2SError, one_line
+from paras2s.errors import ConfigError, ParaS2SError, one_line, raised_at
 from paras2s.utils.suggest import did_you_mean
 
 
@@ -58,4 +58,6 @@ def import_part(where: str, key: str, error: type[ParaS2SError] = ConfigError) -
         return getattr(importlib.import_module(module), attribute)
     except Exception as failure:
         # Another package's import may raise whatever it likes; the user must learn whose it was.
-        raise error(f"{key}: cannot import {where} ({one_line(failure)})") from failure
+        lost = isinstance(failure, ModuleNotFoundError) and failure.name == module.partition(".")[0]
+        how = "; begin the command with PYTHONPATH=. if it is in this folder" if lost else raised_at(failure)
+        raise error(f"{key}: cannot import {where} ({one_line(failure)}){how}") from failure

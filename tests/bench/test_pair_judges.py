@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 from outside import LIBRISPEECH
+from studio.talking import JUDGE
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import Clip
@@ -21,6 +22,7 @@ from paras2s.bench.pair_judges import better_judges, choose_judge, decide_by_lab
 from paras2s.cli.app import app
 from paras2s.clients import endpoint
 from paras2s.configs.schema.judges import find_judge
+from paras2s.errors import AudioError
 from paras2s.types import Absent, Blueprint, Measured, Preference, Verdict
 from paras2s.utils import process_pool
 
@@ -129,6 +131,25 @@ def test_all_that_is_missing_is_told_at_once(judge: str, said: list[str], keyles
     missing = missing_for_pair(find_judge(judge), None, None)
     assert len(missing) == len(said)
     assert all(name in phrase for name, phrase in zip(said, missing, strict=True))
+
+
+@pytest.mark.parametrize("judge", ["rubric", "independent"])
+def test_a_style_without_rules_is_refused_with_the_nearest(judge: str, keyless: None) -> None:
+    missing = missing_for_pair(find_judge(judge), "Hi", "sadd", SHIPPED_TONE)
+    assert missing[0].startswith(f"--style sadd: the {judge} judge knows happy, surprised, sad,")
+    assert missing[0].endswith("; did you mean sad?")
+    assert choose_judge("Hi", "sadd") is None
+
+
+def test_the_same_file_and_a_silent_question_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, level in (("A", 0.1), ("silent", 0.0)):
+        soundfile.write(f"{name}.wav", level * np.sin(np.arange(16_000) / 9), 16_000)
+    words = ["judge", "pair", "A.wav", "A.wav", "--judge", JUDGE, "--style", "sad", "--question"]
+    same = CliRunner().invoke(app, [*words, "A.wav"], env={"COLUMNS": "200"})
+    assert same.output.startswith("Too close to call: 4 and 4 of 5. Both files hold the same sound.")
+    with pytest.raises(AudioError, match=r"--question silent\.wav: the recording is silent"):
+        CliRunner().invoke(app, [*words, "silent.wav"], catch_exceptions=False)
 
 
 def test_better_judges_say_what_they_need(keyless: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 import paras2s
 from paras2s.cli.app import app
-from paras2s.errors import ConfigError
+from paras2s.errors import ConfigError, PolicyError
 from paras2s.policy.first_steps import LAYOUTS, METHODS, walk_methods, write_policy
 
 
@@ -73,7 +74,7 @@ def test_what_raises_or_returns_something_else_is_said(module: Any) -> None:
             raise RuntimeError("no tokenizer")
 
     assert "returned something else; it returns a Prompt" in list(walk_methods(Wrong))[-1].detail
-    assert "raised RuntimeError (no tokenizer)" in list(walk_methods(Raises))[-1].detail
+    assert f"raised RuntimeError (no tokenizer) at {__file__}:" in list(walk_methods(Raises))[-1].detail
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -107,3 +108,32 @@ def test_the_commands_say_what_to_do_next(tmp_path: Path, monkeypatch: pytest.Mo
     assert "next __init__: write it next; it returns self.model" in done.stdout
     assert f"0 of {len(METHODS)} parts are written" in done.stdout
     assert "there are dual_stream" in str(CliRunner().invoke(app, ["new-policy", "x", "--like", "y"]).exception)
+
+
+@pytest.mark.parametrize(
+    ("code", "named", "said"),
+    [
+        ("import nothing_there", "broken:X", r"\(No module named 'nothing_there'\) at .*broken\.py:1$"),
+        ("\n1 / 0", "broken:X", r"\(division by zero\) at .*broken\.py:2$"),
+        ("def make():\n    raise OSError('no weights')", "broken:make", r"raised OSError \(no weights\) at .*broken\.py:2$"),
+        ("def make(size): pass", "broken:make", "cannot be made without arguments"),
+        ("", "broken:X", r"module 'broken' has no attribute 'X'\)$"),
+        ("", "lost:X", r"No module named 'lost'\); begin the command with PYTHONPATH=\. if it is in this folder$"),
+        ("", "broken.py", r"broken\.py: is a file; name the class in it: PYTHONPATH=\. paras2s check-policy broken:Class$"),
+    ],
+)
+def test_a_module_that_raises_is_named_with_its_line(
+    code: str, named: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    (tmp_path / "broken.py").write_text(code)
+    with pytest.raises(PolicyError, match=said):
+        CliRunner().invoke(app, ["check-policy", named], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("name", ["numpy", "json", "paras2s"])
+def test_a_new_policy_hides_no_installed_module(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: is the name of an installed module"):
+        write_policy(name, "frames", tmp_path)

@@ -16,11 +16,10 @@ from paras2s.bench.human_correlation import markdown_tables as human_tables
 from paras2s.bench.paras2s.judges import AnswerJudge, JudgedAnswer
 from paras2s.bench.paras2s.metrics import automatic_scores, markdown, table_2
 from paras2s.bench.paras2s.second_judge import take_evenly
-from paras2s.bench.paras2s.template import data_folder
 from paras2s.bench.results import AnswerRow, load_rows, save_rows
 from paras2s.bench.systems import Response, System, open_system, question_of_query
 from paras2s.bench.voicebench.metrics import load_voicebench_rows, voicebench_summary
-from paras2s.data_gen.dataset import Manifest, load_manifest
+from paras2s.data_gen.dataset import Manifest, data_folder, load_manifest
 from paras2s.errors import ConfigError
 from paras2s.types import Query
 from paras2s.utils.cache import key_of

@@ -7,9 +7,9 @@ import io
 import shutil
 from pathlib import Path
 
-from paras2s.data_gen.dataset import load_manifest
+from paras2s.bench.systems import answer_names, blind_name
+from paras2s.data_gen.dataset import data_folder, load_manifest
 from paras2s.errors import ConfigError, StorageError
-from paras2s.types import Query
 from paras2s.utils.io import write_text
 from paras2s.utils.tables import spreadsheet_cell
 
@@ -20,26 +20,16 @@ Answer every file in `{questions}/` by speech. Write the answers to `{answers}/`
 `questions.csv` has the same names in a table, with what a recogniser understood of each question. How a question is
 meant is in its voice alone.
 
-Then, where the data is: `paras2s bench paras2s DATA --system mine={answers}{more}`. Missing answers are listed and have
-no score.
+Then, where the data is: `paras2s bench paras2s DATA --system mine={answers} --judge rubric{more}`. Missing answers are
+listed and have no score.
 """
-
-
-def data_folder(folder: Path) -> Path:
-    """Return the folder of a dataset: the folder itself, or `data` in a run's folder."""
-    inner = folder / "data"
-    return inner if (inner / "queries.parquet").is_file() and not (folder / "queries.parquet").is_file() else folder
-
-
-def answer_names(query: Query, answers: int) -> list[str]:
-    """Return the names, without a suffix, under which a folder's answers to a question are looked for."""
-    return [query.id] if answers == 1 else [f"{query.id}-{number}" for number in range(answers)]
 
 
 def write_template(data: Path, out: Path, role: str = "test", answers: int = 1) -> int:
     """Write the questions of one role with their clips, a table of the expected answers and a page on what to do.
 
-    No label leaves: whoever answers learns neither the style nor the category of a question. Returns the number of questions.
+    No label leaves, not even in names: whoever answers learns neither the style nor the category of a question. Returns the
+    number of questions.
 
     Raises:
         ConfigError: no questions of this role, or a folder that is not empty. StorageError: the disk refused.
@@ -57,17 +47,19 @@ def write_template(data: Path, out: Path, role: str = "test", answers: int = 1) 
     try:
         (out / QUESTIONS).mkdir(parents=True)
         (out / ANSWERS).mkdir()
-        for query in queries:
-            clip = f"{QUESTIONS}/{query.id}{Path(query.clip).suffix}"
+        # By their names: the manifest has the styles of a contrast in one order.
+        named = sorted((blind_name(query.id), query) for query in queries)
+        for name, query in named:
+            clip = f"{QUESTIONS}/{name}{Path(query.clip).suffix}"
             shutil.copyfile(manifest.folder / query.clip, out / clip)
-            for name in answer_names(query, answers):
-                rows.writerow((query.id, clip, spreadsheet_cell(query.transcript), f"{ANSWERS}/{name}.wav"))
+            for answer in answer_names(name, answers):
+                rows.writerow((name, clip, spreadsheet_cell(query.transcript), f"{ANSWERS}/{answer}.wav"))
     except OSError as error:
         raise StorageError(f"cannot write {out}: {error.strerror or error}") from error
     write_text(out / "questions.csv", table.getvalue())
     more = "" if answers == 1 else f" --answers {answers}"
     names = "one each, such as " if answers == 1 else f"{answers} each, such as "
-    names += " and ".join(f"`{name}.wav`" for name in answer_names(queries[0], answers)[:2])
+    names += " and ".join(f"`{name}.wav`" for name in answer_names(named[0][0], answers)[:2])
     page = README.format(count=len(queries), questions=QUESTIONS, answers=ANSWERS, names=names, more=more)
     write_text(out / "README.md", page)
     return len(queries)

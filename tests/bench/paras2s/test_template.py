@@ -9,18 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from tiny.world import invoke
 
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.bench.paras2s import template
 from paras2s.bench.paras2s.judges import JudgedAnswer
 from paras2s.bench.paras2s.run import BenchReport, Runner
 from paras2s.bench.paras2s.template import write_template
-from paras2s.bench.systems import FolderSystem, open_system
+from paras2s.bench.systems import FolderSystem, SpokenQuestion, blind_name, open_system
 from paras2s.data_gen.dataset import Manifest
 from paras2s.errors import ConfigError
 from paras2s.types import Query, Unscored
 
-IDS = ("a", "two words", "いつ")
+IDS = ("emotion1-sad-m4", "two words", "いつ")
 
 
 @pytest.fixture
@@ -29,9 +30,9 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir(parents=True)
     (folder / "queries.parquet").write_bytes(b"")
     queries = []
-    for name in IDS:
+    for number, name in enumerate(IDS):
         write_clip(folder / f"q-{name}.wav", Clip(np.full(1_600, 0.1, np.float32), 16_000))
-        queries.append(Query(name, "c", "emotion", None, "test", "s", f"q-{name}.wav", 1.0, f"words of {name}", "t", "sad"))
+        queries.append(Query(name, "c", "emotion", None, "test", "s", f"q-{name}.wav", 1.0, f"words {number}", "t", "sad"))
     monkeypatch.setattr(template, "load_manifest", lambda where: Manifest(where, queries, [], []))
     return tmp_path / "run"
 
@@ -41,13 +42,21 @@ def test_a_template_names_every_answer_and_holds_no_label(answers: int, data: Pa
     out = tmp_path / "out"
     assert write_template(data, out, answers=answers) == 3
     rows = list(csv.DictReader((out / "questions.csv").open()))
-    assert [row["id"] for row in rows] == [name for name in IDS for _ in range(answers)]
+    assert {row["transcript"]: row["id"] for row in rows} == {f"words {n}": blind_name(name) for n, name in enumerate(IDS)}
+    assert [row["id"] for row in rows] == sorted(blind_name(name) for name in IDS for _ in range(answers))
     assert all((out / row["question"]).is_file() for row in rows)
-    assert rows[0]["answer"] == ("answers/a.wav" if answers == 1 else "answers/a-0.wav")
-    assert rows[0]["transcript"] == "words of a"
+    first = rows[0]["id"]
+    assert rows[0]["answer"] == (f"answers/{first}.wav" if answers == 1 else f"answers/{first}-0.wav")
     texts = (out / "questions.csv").read_text() + (out / "README.md").read_text()
-    assert "sad" not in texts
-    assert "emotion" not in texts
+    for label in ("sad", "emotion"):
+        assert label not in texts
+        assert not [path for path in out.rglob("*") if label in path.name]
+    # Answers of these names are found.
+    for row in rows:
+        write_clip(out / row["answer"], Clip(np.full(1_600, 0.1, np.float32), 16_000))
+    asked = [SpokenQuestion(name, data, "") for name in IDS]
+    found = FolderSystem(out / "answers").answer(asked, answers, lambda *_: None)
+    assert [response.missing for row in found for response in row] == [None] * 3 * answers
     with pytest.raises(ConfigError, match="exists already"):
         write_template(data, out)
     with pytest.raises(ConfigError, match="no questions of this role; there are test"):
@@ -65,7 +74,7 @@ def test_a_missing_answer_is_a_line(data: Path, tmp_path: Path) -> None:
     queries = template.load_manifest(data / "data").queries
     mine = tmp_path / "mine"
     mine.mkdir()
-    write_clip(mine / "a.wav", Clip(np.full(1_600, 0.1, np.float32), 16_000))
+    write_clip(mine / f"{IDS[0]}.wav", Clip(np.full(1_600, 0.1, np.float32), 16_000))
     written = io.StringIO()
     console = Console(file=written, width=300)
     runner = Runner(queries, data / "data", 1, Silent(), tmp_path, tmp_path / "rows", Path("samples"), console, True)  # type: ignore[arg-type]
@@ -87,3 +96,14 @@ def test_a_runs_folder_is_its_aligned_policy(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "run/aligned/policy.json").write_text("{}")
     monkeypatch.setattr("paras2s.policy.registry.load_policy", lambda folder: folder)
     assert open_system(str(tmp_path / "run"), None, tmp_path).policy == tmp_path / "run/aligned"  # type: ignore[attr-defined]
+
+
+def test_a_misspelt_system_or_dataset_has_its_nearest(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "")
+    (tmp_path / "answers").mkdir()
+    with pytest.raises(ConfigError, match=r"nor topline; did you mean .*answers\?"):
+        open_system(str(tmp_path / "answer"), None, tmp_path)
+    with pytest.raises(ConfigError, match=r"no such folder; did you mean .*run\?"):
+        invoke("bench", "paras2s", tmp_path / "rum", "--system", "mine=answers", "--judge", "rubric")
+    with pytest.raises(ConfigError, match=r"set OPENAI_API_KEY .*; without a key: --judge rubric, or --judge independent$"):
+        invoke("bench", "paras2s", data, "--system", "mine=answers")
