@@ -70,7 +70,8 @@ def bench_paras2s(
             console.print(text, highlight=False, markup=False)
         for name in options.systems:
             console.print(report.sentence(name), highlight=False, markup=False)
-        console.print(f"{out}: rows, samples, table2.md and table2.json", highlight=False)
+        listen = f"to hear them: paras2s studio {out}"
+        console.print(f"{out}: rows, samples, table2.md and table2.json; {listen}", highlight=False, markup=False)
     exit_if_unscored(report.unscored)
 
 

@@ -141,7 +141,9 @@ def parse_systems(items: list[str], option: str = "--system") -> dict[str, str]:
     systems: dict[str, str] = {}
     for item in items:
         name, equals, spec = item.partition("=")
-        if not equals or not re.fullmatch(r"\w[\w.+-]{0,59}", name) or not spec:
+        if equals and not re.fullmatch(r"\w[\w.+-]{0,59}", name):
+            raise ConfigError(f"{option} {item}: the name may have letters, digits and ._+-, no spaces, at most 60 in all")
+        if not equals or not spec:
             raise ConfigError(f"{option} {item}: expected NAME=SYSTEM, such as mine=answers/ or kimi=endpoint.yaml")
         if name in systems:
             raise ConfigError(f"{option} {name}: given twice")

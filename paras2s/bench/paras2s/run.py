@@ -126,11 +126,16 @@ class BenchReport:
 
     def sentence(self, name: str) -> str:
         """Return what came out for a system: its mean score, and of how many answers."""
-        overall = self.table[name]["overall"]
-        if overall["mean"] is None:
-            return f"{name}: no answer of {overall['n_asked']} has a score."
-        unscored = "" if overall["n_scored"] == overall["n_asked"] else f", of {overall['n_asked']} that were due"
-        return f"{name} scores {overall['mean']:.2f} of 5 over {overall['n_scored']} answers{unscored}."
+        average = self.table[name]["average"]
+        if not average["n_scored"]:
+            return f"{name}: no answer of {average['n_asked']} has a score."
+        count = f"{average['n_scored']} answers"
+        if average["n_scored"] != average["n_asked"]:
+            count += f", of {average['n_asked']} that were due"
+        if average["mean"] is None:
+            empty = [category for category, score in self.table[name]["sets"].items() if not score["n_scored"]]
+            return f"{name} has no average: {count}, have a score, and none of {' and '.join(empty)}."
+        return f"{name} scores {average['mean']:.2f} of 5 over {count}."
 
     def to_markdown(self) -> list[str]:
         """Return the tables for a page or a terminal."""
@@ -181,10 +186,9 @@ def claim_table(options: BenchOptions, manifest: Manifest, queries: Sequence[Que
     names = key_of([options.role, [query.id for query in queries]])
     own: Mapping[str, Any] = {"questions": names, "answers": options.answers, "judge": judge.name}
     path = options.out / "asked.json"
-    existing = read_json(path) if path.is_file() else own
+    # A command that failed before its first row leaves the file alone.
+    existing = read_json(path) if path.is_file() and any(options.out.glob("*.jsonl")) else own
     if different := [name for name in own if existing.get(name) != own[name]]:
-        raise ConfigError(
-            f"{options.out}: holds rows with other {different[0]} ({existing.get(different[0])}); "
-            "give another --out, or delete it"
-        )
+        value = "" if different[0] == "questions" else f" ({existing.get(different[0])})"
+        raise ConfigError(f"{options.out}: holds rows with other {different[0]}{value}; give another --out, or delete it")
     write_json(path, own)

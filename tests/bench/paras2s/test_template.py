@@ -9,14 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from tiny.answers import answer
 from tiny.world import invoke
 
 from paras2s.audio.clip import Clip, write_clip
 from paras2s.bench.paras2s import template
 from paras2s.bench.paras2s.judges import JudgedAnswer
-from paras2s.bench.paras2s.run import BenchReport, Runner
+from paras2s.bench.paras2s.metrics import table_2
+from paras2s.bench.paras2s.run import BenchOptions, BenchReport, Runner, claim_table
 from paras2s.bench.paras2s.template import write_template
 from paras2s.bench.systems import FolderSystem, SpokenQuestion, blind_name, open_system
+from paras2s.cli.options import parse_systems
 from paras2s.data_gen.dataset import Manifest
 from paras2s.errors import ConfigError
 from paras2s.types import Query, Unscored
@@ -82,13 +85,38 @@ def test_a_missing_answer_is_a_line(data: Path, tmp_path: Path) -> None:
     assert [line.split(": no answer: ")[0] for line in written.getvalue().splitlines()] == ["mine, two words", "mine, いつ"]
 
 
-def test_a_sentence_says_how_many_answers_have_a_score() -> None:
-    def report(mean: float | None, scored: int) -> str:
-        return BenchReport({"mine": {"overall": {"mean": mean, "n_scored": scored, "n_asked": 3}}}, None).sentence("mine")
+def test_a_folder_without_rows_may_be_asked_other_questions(data: Path, tmp_path: Path) -> None:
+    manifest, out = template.load_manifest(data / "data"), tmp_path / "table"
 
-    assert report(3.5, 3) == "mine scores 3.50 of 5 over 3 answers."
-    assert report(3.5, 2) == "mine scores 3.50 of 5 over 2 answers, of 3 that were due."
-    assert report(None, 0) == "mine: no answer of 3 has a score."
+    def claim(role: str) -> None:
+        options = BenchOptions(data, role, {}, 1, out, None, tmp_path)
+        claim_table(options, manifest, manifest.queries, Silent())  # type: ignore[arg-type]
+
+    claim("test")
+    claim("validation")
+    (out / "mine.jsonl").write_text("")
+    with pytest.raises(ConfigError, match="table: holds rows with other questions; give another --out, or delete it"):
+        claim("test")
+
+
+@pytest.mark.parametrize("name", ["my system", "a/b", "", "x" * 61])
+def test_a_name_that_is_no_file_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="the name may have letters, digits"):
+        parse_systems([f"{name}=answers"])
+    assert parse_systems(["Größe.日本-1=answers"]) == {"Größe.日本-1": "answers"}
+
+
+def test_a_sentence_says_how_many_answers_have_a_score() -> None:
+    def report(*scores: float | None) -> str:
+        """Two answers to questions of age, then answers to questions of gender."""
+        category = ("age", "age", "gender")
+        rows = [answer(score, f"c{number}", category=category[number]) for number, score in enumerate(scores)]
+        return BenchReport(table_2({"mine": rows}), None).sentence("mine")
+
+    assert report(3.0, 4.0, 5.0) == "mine scores 4.25 of 5 over 3 answers."
+    assert report(3.0, None, 5.0) == "mine scores 4.00 of 5 over 2 answers, of 3 that were due."
+    assert report(3.0, 4.0, None) == "mine has no average: 2 answers, of 3 that were due, have a score, and none of gender."
+    assert report(None, None, None) == "mine: no answer of 3 has a score."
 
 
 def test_a_runs_folder_is_its_aligned_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
