@@ -156,8 +156,10 @@ def grpo_steps(
     if config.lora is not None:
         sampler.add_lora(config.lora.rank, config.lora.alpha)
     engine.set_weights(learner.weights(), 0)
-    heard = transcribe(questions)
-    prompts = [sampler.encode_prompt([Turn("user", words.text, clip)]) for words, clip in zip(heard, questions, strict=True)]
+    transcripts = transcribe(questions)
+    prompts = [
+        sampler.encode_prompt([Turn("user", words.text, clip)]) for words, clip in zip(transcripts, questions, strict=True)
+    ]
     names = [str(number) for number in range(len(questions))]
     for step in range(steps):
         request = SampleRequest(prompts, answer_seeds(seed, step, range(len(questions)), group), learner.sampling)

@@ -59,5 +59,5 @@ def import_part(where: str, key: str, error: type[ParaS2SError] = ConfigError) -
     except Exception as failure:
         # Another package's import may raise whatever it likes; the user must learn whose it was.
         lost = isinstance(failure, ModuleNotFoundError) and failure.name == module.partition(".")[0]
-        how = "; begin the command with PYTHONPATH=. if it is in this folder" if lost else raised_at(failure)
-        raise error(f"{key}: cannot import {where} ({one_line(failure)}){how}") from failure
+        hint = "; begin the command with PYTHONPATH=. if it is in this folder" if lost else raised_at(failure)
+        raise error(f"{key}: cannot import {where} ({one_line(failure)}){hint}") from failure

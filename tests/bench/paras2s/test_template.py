@@ -57,8 +57,8 @@ def test_a_template_names_every_answer_and_holds_no_label(answers: int, data: Pa
     # Answers of these names are found.
     for row in rows:
         write_clip(out / row["answer"], Clip(np.full(1_600, 0.1, np.float32), 16_000))
-    asked = [SpokenQuestion(name, data, "") for name in IDS]
-    found = FolderSystem(out / "answers").answer(asked, answers, lambda *_: None)
+    questions = [SpokenQuestion(name, data, "") for name in IDS]
+    found = FolderSystem(out / "answers").answer(questions, answers, lambda *_: None)
     assert [response.missing for row in found for response in row] == [None] * 3 * answers
     with pytest.raises(ConfigError, match="exists already"):
         write_template(data, out)
