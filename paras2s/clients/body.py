@@ -13,11 +13,7 @@ class LargeBodyError(Exception):
 
 
 async def read_body(response: Any) -> None:
-    """Read a reply's body up to a limit, as it is unpacked.
-
-    Raises:
-        LargeBodyError: it is larger.
-    """
+    """Read a reply's body up to a limit, as it is unpacked. Raises LargeBodyError: it is larger."""
     parts, size = [], 0
     async for part in response.aiter_bytes():
         size += len(part)

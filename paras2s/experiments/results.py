@@ -54,10 +54,7 @@ def seed_config(preset: str, seed: int, folder: Path) -> RunConfig:
 
 
 def run_seeds(preset: str, seeds: Sequence[int], folder: Path, console: Console, quiet: bool) -> None:
-    """Run every unfinished seed; a stopped one continues, and why a seed failed stays in its folder.
-
-    What the ablations beside it have made, or will want, is made once for both.
-    """
+    """Run every unfinished seed; a failed one keeps its reason in its folder. What the ablations share is made once."""
     for number, seed in enumerate(seeds, 1):
         run = Run(seed_config(preset, seed, folder), console, quiet)
         run.headline(f"seed {seed}, {number} of {len(seeds)}")

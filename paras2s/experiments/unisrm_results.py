@@ -338,10 +338,7 @@ def _gains_of(data: BenchData, folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _gain(data: BenchData, pairs: Sequence[tuple[Rows, Rows]], value: Value) -> Figure:
-    """Return the mean gain of second over first, over all items of all tasks and all pairs of models; a text is one cluster.
-
-    An item counts where the measure asks both replies.
-    """
+    """Return the mean gain of second over first, over items asked of both, tasks and pairs of models; clusters are texts."""
     valued = [
         (value(item, first[item.id]), value(item, second[item.id]), item.text_id)
         for first, second in pairs

@@ -48,11 +48,7 @@ class ScoreMap(BaseModel):
 
 
 def fit_map(ratios: Sequence[float], scores: Sequence[float]) -> ScoreMap:
-    """Fit a monotone map of ratios to scores by isotonic regression.
-
-    Raises:
-        DataError: fewer than two different ratios.
-    """
+    """Fit a monotone map of ratios to scores by isotonic regression. Raises DataError: fewer than two different ratios."""
     from sklearn.isotonic import IsotonicRegression
 
     if len(set(ratios)) < 2:
@@ -63,11 +59,7 @@ def fit_map(ratios: Sequence[float], scores: Sequence[float]) -> ScoreMap:
 
 
 def load_map(path: Path) -> ScoreMap:
-    """Load a map.
-
-    Raises:
-        ConfigError: no such file, or its points do not rise.
-    """
+    """Load a map. Raises ConfigError: no such file, or its points do not rise."""
     try:
         loaded = ScoreMap.model_validate(read_json(path))
     except ValidationError as error:

@@ -20,11 +20,7 @@ class LocalLikelihoods:
     """A causal language model that reads answers, `batch_size` at once, and each prompt before them once."""
 
     def __init__(self, config: ContrastConfig) -> None:
-        """Load the model and its tokenizer.
-
-        Raises:
-            ConfigError: there is no such model, it cannot be loaded, or it has no chat template.
-        """
+        """Load the model and its tokenizer. Raises ConfigError: it is missing, unreadable, or has no chat template."""
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 

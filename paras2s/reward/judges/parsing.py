@@ -98,11 +98,7 @@ def _parts(text: str) -> Iterator[JsonObject | str]:
 
 
 def require_complete(reply: Reply) -> str:
-    """Return the reply's text.
-
-    Raises:
-        JudgeError: refused, cut off or empty.
-    """
+    """Return the reply's text. Raises JudgeError: refused, cut off or empty."""
     if reply.refusal:
         raise JudgeError(f"the judge refused: {printable(reply.refusal[:200])}")
     if reply.finish_reason == "length":
@@ -168,22 +164,14 @@ def verdict_objects(text: str, keys: Sequence[str], aliases: Mapping[str, str] |
 
 
 def agreed(verdicts: Sequence[Value]) -> Value:
-    """Return the one value of all verdicts of a reply.
-
-    Raises:
-        JudgeError: they differ; a quoted one is not told from the judge's own.
-    """
+    """Return the one value of all verdicts of a reply. Raises JudgeError: they differ, and one may be a quotation."""
     if any(verdict != verdicts[0] for verdict in verdicts):
         raise JudgeError(f"the reply holds verdicts that differ: {', '.join(map(str, verdicts))}")
     return verdicts[0]
 
 
 def read_pair(text: str) -> tuple[dict[Dimension, Label], str]:
-    """Read the labels and the reasoning of a comparison in three dimensions.
-
-    Raises:
-        JudgeError: there is no such object, a label is unknown, or several objects differ in a label.
-    """
+    """Read the labels and reasoning of a three-dimensional comparison. Raises JudgeError: none, unknown, or they differ."""
     objects = verdict_objects(text, DIMENSIONS, ALIASES)
     labels = {name: agreed([_label(verdict[name], name) for verdict in objects if name in verdict]) for name in DIMENSIONS}
     return labels, reasoning_of(objects[-1])
@@ -202,11 +190,7 @@ def _label(value: Any, name: Dimension) -> Label:
 
 
 def read_as(text: str, kind: type[Parsed]) -> Parsed:
-    """Read the object of a reply that has all the keys of a model, checked strictly.
-
-    Raises:
-        JudgeError: there is none, its values are not what the model allows (names the key), or several objects differ.
-    """
+    """Read the object with all the keys of a model, strictly. Raises JudgeError: none, a wrong value, or they differ."""
     keys = list(kind.model_fields)
     objects = verdict_objects(text, keys)
     for key in keys:
@@ -226,11 +210,7 @@ def reasoning_of(verdict: Mapping[str, Any]) -> str:
 
 
 def read_score(text: str) -> tuple[float, str]:
-    """Read a score and its reasoning.
-
-    Raises:
-        JudgeError: there is none, it is not a whole number from 1 to 5, or there are several that differ.
-    """
+    """Read a score and its reasoning. Raises JudgeError: none, not a whole number from 1 to 5, or several that differ."""
     objects = verdict_objects(text, ("score",))
     return agreed([_score(verdict["score"]) for verdict in objects]), reasoning_of(objects[-1])
 

@@ -44,11 +44,7 @@ class Prompt:
 
 
 def load_prompt(system: str, user: str, folder: Path | None = None) -> Prompt:
-    """Load shipped prompts by name, each replaced by `folder`/NAME.md where that file exists.
-
-    Raises:
-        ConfigError: the folder is missing, or holds a file that replaces nothing.
-    """
+    """Load shipped prompts, each replaced by an existing `folder`/NAME.md. Raises ConfigError: a folder that replaces none."""
     if folder is not None:
         if not folder.is_dir():
             raise ConfigError(f"prompts: {folder} is not a folder")
@@ -59,11 +55,7 @@ def load_prompt(system: str, user: str, folder: Path | None = None) -> Prompt:
 
 
 def read_prompt(name: str, folder: Path | None = None, package: str = "paras2s.reward") -> str:
-    """Read one prompt: the user's file, where the folder has it, or the one shipped in `package`/prompts.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """Read one prompt: the user's file, or the one in `package`/prompts. Raises ConfigError: it cannot be read."""
     own = folder / f"{name}.md" if folder else None
     source = own if own and own.is_file() else resources.files(package).joinpath(f"prompts/{name}.md")
     with reading(source, kind=ConfigError):

@@ -96,11 +96,7 @@ class Rubric(BaseModel):
         return self
 
     def content_score(self, style: str, family: str) -> int:
-        """Return the score of an answer's words alone, for a question of the style.
-
-        Raises:
-            KeyError: the rubric has no rules for the style.
-        """
+        """Return the score of an answer's words alone, for the style. Raises KeyError: the rubric has no rules for it."""
         row = self.content[style]
         return row.get(family, row["other"])
 
@@ -197,11 +193,7 @@ def echoed_share(question: Sequence[str], words: Sequence[str]) -> float:
 
 
 def load_rubric(path: Path | None = None) -> tuple[Rubric, str]:
-    """Read a rubric and the hash of its file; without a path, the shipped rubric.
-
-    Raises:
-        ConfigError: missing, or not a rubric.
-    """
+    """Read a rubric and its file's hash; without a path, the shipped one. Raises ConfigError: missing, or not a rubric."""
     source = path or resources.files("paras2s.reward.judges").joinpath("rubric.yaml")
     with reading(source, "not a rubric", kind=ConfigError):
         text = source.read_text(encoding="utf-8")

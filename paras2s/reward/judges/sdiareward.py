@@ -100,11 +100,7 @@ class SDiaRewardJudge(Judge):
 
     @cached_property
     def network(self) -> Any:
-        """The network with its weights, in the precision they are stored in.
-
-        Raises:
-            JudgeError: they cannot be read, or are not SDiaReward's.
-        """
+        """The network with its weights, as stored. Raises JudgeError: they cannot be read, or are not SDiaReward's."""
         try:
             network, report = network_class().from_pretrained(
                 self.weights, dtype="auto", output_loading_info=True, local_files_only=True, key_mapping=_RENAMED
@@ -119,11 +115,7 @@ class SDiaRewardJudge(Judge):
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer of Qwen2.5-Omni.
-
-        Raises:
-            JudgeError: it is missing.
-        """
+        """The tokenizer of Qwen2.5-Omni. Raises JudgeError: it is missing."""
         from transformers import AutoTokenizer
 
         try:
@@ -174,11 +166,7 @@ class SDiaRewardJudge(Judge):
 
     @torch.inference_mode()
     def reward(self, turns: Sequence[Turn]) -> float:
-        """Return the raw reward of a dialogue; only its difference to another one of the same turns before means something.
-
-        Raises:
-            JudgeError: see `inputs`, or the reward is no number.
-        """
+        """Return a dialogue's raw reward, to be compared only after the same turns. Raises JudgeError: see `inputs`, or NaN."""
         states = self.network.model(**self.inputs(turns), use_cache=False).last_hidden_state
         value = float(self.network.score_head(states.mean(1))[0, 0])
         if value != value or value in (float("inf"), float("-inf")):
@@ -195,11 +183,7 @@ class SDiaRewardJudge(Judge):
             return Unscored(self.name, str(error))
 
     def score_batch(self, exchanges: Sequence[Exchange], on_progress: Progress | None = None) -> list[Scored]:
-        """Score answers from 1 to 5 by the fit; `reply` has the raw reward. An answer that cannot be read is Unscored.
-
-        Raises:
-            ConfigError: there is no fit.
-        """
+        """Score answers from 1 to 5 by the fit, unreadable ones Unscored; `reply` has the raw reward. Raises ConfigError."""
         if self.fit is None:
             raise ConfigError(
                 "sdiareward: fit: its rewards have no scale, so it only compares; set the rewards that are a 1 and a 5 "

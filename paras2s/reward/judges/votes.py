@@ -32,11 +32,7 @@ def label_of(points: float, margin: float = 0.0) -> PairLabel:
 
 
 def match_of(points: float) -> MatchLabel:
-    """Return whether most votes say that two clips match.
-
-    Raises:
-        DataError: the votes are even.
-    """
+    """Return whether most votes say that two clips match. Raises DataError: the votes are even."""
     if abs(points - 0.5) <= NEAR:
         raise DataError("as many votes say that the clips match as that they do not")
     return "same" if points > 0.5 else "different"

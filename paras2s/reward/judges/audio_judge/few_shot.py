@@ -78,11 +78,7 @@ class _Row(BaseModel):
 
 
 def load_examples(path: Path) -> list[Example]:
-    """Load the examples of a file, in its order; clip paths are relative to the file.
-
-    Raises:
-        DataError: missing, a wrong row, or a clip that cannot be read; names the line.
-    """
+    """Load the examples of a file, in order; clips are relative to it. Raises DataError: a wrong row or clip; names it."""
     examples = []
     for number, values in read_rows(path):
         where = f"{path}:{number}"

@@ -93,9 +93,7 @@ class IndependentJudge(Judge):
         return finding.verdict(self, transcript, latency_s)
 
     def measure(self, clips: Sequence[Clip], on_progress: Progress | None = None) -> list[MeasuredAnswer | str]:
-        """Measure each clip, or say why it cannot be measured; clips that are equal to the sample are measured once, and not
-        again while they are held.
-        """
+        """Measure each clip, or say why not; equal clips are measured once, and not again while they are held."""
         keys = [clip.digest for clip in clips]
         by_length = dict(sorted(zip(keys, clips, strict=True), key=lambda item: len(item[1].samples)))
         measured = self._latest.of(

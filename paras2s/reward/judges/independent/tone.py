@@ -60,10 +60,7 @@ def tone_features(clip: Clip) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class ToneDiscriminant:
-    """Linear discriminants over C tones of D features: `coef` [C, D], `intercept` [C].
-
-    `accuracy` is on clips of the agent's voice, which it was not fitted on.
-    """
+    """Linear discriminants over C tones of D features: `coef` [C, D], `intercept` [C], `accuracy` on the agent's voice."""
 
     labels: tuple[str, ...]
     coef: np.ndarray
