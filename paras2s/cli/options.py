@@ -46,11 +46,7 @@ UNSCORED = 1
 
 
 def exit_if_unscored(unscored: object) -> None:
-    """Exit with code 1 if an item has no verdict.
-
-    Raises:
-        typer.Exit: something is unscored.
-    """
+    """Exit with code 1 if an item has no verdict. Raises typer.Exit: something is unscored."""
     if unscored:
         raise typer.Exit(UNSCORED)
 
@@ -84,11 +80,7 @@ def print_json_members(members: Iterable[tuple[str, Any]]) -> None:
 
 
 def parse_pairs(items: list[str] | None, option: str) -> dict[str, str]:
-    """Parse KEY=VALUE pairs; values stay text.
-
-    Raises:
-        ConfigError: no equals sign.
-    """
+    """Parse KEY=VALUE pairs; values stay text. Raises ConfigError: no equals sign."""
     from paras2s.errors import ConfigError
 
     pairs = {}
@@ -101,11 +93,7 @@ def parse_pairs(items: list[str] | None, option: str) -> dict[str, str]:
 
 
 def parse_overrides(items: list[str] | None) -> dict[str, Any]:
-    """Parse the KEY=VALUE pairs of --set; values are YAML.
-
-    Raises:
-        ConfigError: no equals sign, or not YAML.
-    """
+    """Parse the KEY=VALUE pairs of --set; values are YAML. Raises ConfigError: no equals sign, or not YAML."""
     from paras2s.utils.io import parse_yaml
 
     overrides: dict[str, Any] = {}
@@ -115,11 +103,7 @@ def parse_overrides(items: list[str] | None) -> dict[str, Any]:
 
 
 def parse_seeds(seeds: str) -> list[int]:
-    """Parse the seeds of --seeds.
-
-    Raises:
-        ConfigError: a seed is no number, or occurs twice.
-    """
+    """Parse the seeds of --seeds. Raises ConfigError: a seed is no number, or occurs twice."""
     from paras2s.errors import ConfigError
 
     numbers = seeds.split()
