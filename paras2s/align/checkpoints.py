@@ -24,11 +24,7 @@ from paras2s.utils.progress import Bar
 
 
 def announce_checkpoints(job: GRPOJob, each_bytes: int) -> None:
-    """Say how much disk the checkpoints will take.
-
-    Raises:
-        ConfigError: there is less.
-    """
+    """Say how much disk the checkpoints will take. Raises ConfigError: there is less."""
     most = job.config.most_checkpoints
     job.run.say(f"  {describe_size(each_bytes, most, job.config.lora is not None)}")
     missing = each_bytes * (most - len(checkpoints_in(job.checkpoints)))

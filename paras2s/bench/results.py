@@ -87,11 +87,7 @@ def require_new(path: Path, existing: Iterable[str], own: Iterable[str]) -> None
 
 
 def save_rows(path: Path, rows: Iterable[AnswerRow]) -> None:
-    """Replace the file of rows, one JSON object a line.
-
-    Raises:
-        StorageError: the disk refused.
-    """
+    """Replace the file of rows, one JSON object a line. Raises StorageError: the disk refused."""
     write_jsonl(path, (asdict(row) for row in rows))
 
 

@@ -481,11 +481,7 @@ def _without_bounds(schema: Any) -> Any:
 
 
 def _read_reply(completion: dict[str, Any], tokens: Tokens, request: Request) -> Reply:
-    """Read a chat completion.
-
-    Raises:
-        ValueError, TypeError, LookupError, AttributeError: it has another form.
-    """
+    """Read a chat completion. Raises ValueError, TypeError, LookupError, AttributeError: it has another form."""
     choice = completion["choices"][0]
     message = choice["message"]
     text, refusal = _text_of(message.get("content")), message.get("refusal") or None
@@ -502,11 +498,7 @@ def _read_reply(completion: dict[str, Any], tokens: Tokens, request: Request) ->
 
 
 def _text_of(content: Any) -> str:
-    """Return a message's text, which may come in parts, thoughts among them.
-
-    Raises:
-        TypeError: it is no text.
-    """
+    """Return a message's text, which may come in parts, thoughts among them. Raises TypeError: it is no text."""
     if isinstance(content, list):
         parts = [part for part in content if not (isinstance(part, dict) and part.get("type") in THOUGHT_PARTS)]
         return "".join(part if isinstance(part, str) else _text_of(part["text"]) for part in parts)
@@ -516,11 +508,7 @@ def _text_of(content: Any) -> str:
 
 
 def _refuse_error(completion: Any) -> None:
-    """Refuse a body that is an error, which gateways send with HTTP 200.
-
-    Raises:
-        BodyError: it is one.
-    """
+    """Refuse a body that is an error, which gateways send with HTTP 200. Raises BodyError: it is one."""
     error = completion.get("error") if isinstance(completion, dict) and not completion.get("choices") else None
     if error:
         given = error if isinstance(error, dict) else {"message": error}
@@ -537,11 +525,7 @@ def _first_logprobs(choice: dict[str, Any]) -> dict[str, float] | None:
 
 
 def _logprob(value: Any) -> float:
-    """Read a log-probability, which may be that of never.
-
-    Raises:
-        ValueError, TypeError: no probability has this logarithm.
-    """
+    """Read a log-probability, which may be that of never. Raises ValueError, TypeError: no probability has this logarithm."""
     number = float(value)
     if not number <= LARGEST_LOGPROB:
         raise ValueError(f"a log-probability of {number:g}")

@@ -35,11 +35,7 @@ class JudgeReward:
     """
 
     def __init__(self, judge: str, tone: str | Path | None = None, **options: Any) -> None:
-        """Open the judge.
-
-        Raises:
-            ConfigError: there is no such judge, or a wrong option.
-        """
+        """Open the judge. Raises ConfigError: there is no such judge, or a wrong option."""
         self.judge = judge
         self._client: RewardClient | None = None
         if judge.startswith(("http://", "https://")):

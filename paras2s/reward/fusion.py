@@ -152,11 +152,7 @@ def _parse(kind: type[Rule], source: Path | Traversable, name: str) -> dict[str,
 
 
 def find_rule(name: str, path: Path | None = None) -> FusionRule:
-    """Return a rule by name.
-
-    Raises:
-        ConfigError: there is none of that name.
-    """
+    """Return a rule by name. Raises ConfigError: there is none of that name."""
     rules = load_rules(path)
     if name not in rules:
         raise ConfigError(f"unknown fusion rule {name!r}; there are {', '.join(rules)}")

@@ -84,11 +84,7 @@ class ToneClassifier:
         return [self.labels[index] for index in self.probabilities(features).argmax(axis=1)]
 
     def scores(self, clip: Clip) -> dict[str, float]:
-        """Probability of each tone for one clip, any rate.
-
-        Raises:
-            AudioError: silence.
-        """
+        """Probability of each tone for one clip, any rate. Raises AudioError: silence."""
         row = self.probabilities(prosody.describe(clip)[1][None])[0]
         return dict(zip(self.labels, row.tolist(), strict=True))
 

@@ -143,11 +143,7 @@ class Orchestrator:
             self._groups.append(self.speak)
 
     def open(self, resume_from: Path | None) -> None:
-        """Place all workers and wait until they have started.
-
-        Raises:
-            ConfigError: the cluster does not hold them.
-        """
+        """Place all workers and wait until they have started. Raises ConfigError: the cluster does not hold them."""
         # One role after the other: small workers must not take the places of large ones.
         wait_placed([self._learner_places], "align.workers.learner", self.roles.learner)
         for group in self._groups:

@@ -46,11 +46,7 @@ def describe_loss(error: Exception) -> str:
 
 @contextmanager
 def errors_of_workers() -> Iterator[None]:
-    """Inside, an error in an actor is raised as itself.
-
-    Raises:
-        PolicyError: a worker is gone for good.
-    """
+    """Inside, an error in an actor is raised as itself. Raises PolicyError: a worker is gone for good."""
     try:
         yield
     except RayError as error:
@@ -124,11 +120,7 @@ class WorkerGroup:
         self._turn = self._failed = 0
 
     def place(self, count: int) -> None:
-        """Request the first workers and wait for their places.
-
-        Raises:
-            ConfigError: the cluster does not hold them.
-        """
+        """Request the first workers and wait for their places. Raises ConfigError: the cluster does not hold them."""
         self._request(count)
         wait_placed([worker.group for worker in self.starting], self.key, self.role)
 
@@ -228,20 +220,12 @@ class Call:
             reader.send()
 
     def retry(self, error: Exception) -> None:
-        """Make the call again on another worker, since this one is lost.
-
-        Raises:
-            PolicyError: it was lost too often.
-        """
+        """Make the call again on another worker, since this one is lost. Raises PolicyError: it was lost too often."""
         self._group.drop(self.worker)
         self.send_again(error)
 
     def send_again(self, error: Exception) -> None:
-        """Make the call again.
-
-        Raises:
-            PolicyError: it was lost too often.
-        """
+        """Make the call again. Raises PolicyError: it was lost too often."""
         check_tries(self._group, self._tries, error)
         self.send()
 
@@ -255,11 +239,7 @@ class Call:
 
 
 def check_tries(group: WorkerGroup, tries: int, error: Exception) -> None:
-    """Check before a lost worker's work is given to another.
-
-    Raises:
-        PolicyError: it was lost too often.
-    """
+    """Check before a lost worker's work is given to another. Raises PolicyError: it was lost too often."""
     if tries >= TRIES:
         lost = f"{tries} {group.name} workers were lost over the same prompts ({describe_loss(error)})"
         raise PolicyError(f"{lost}; {RESUME}") from error

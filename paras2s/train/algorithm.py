@@ -55,11 +55,7 @@ def rule_of(objective: ObjectiveConfig) -> str:
 
 
 def check_algorithm(config: AlignConfig) -> None:
-    """Check that the settings fit the algorithm.
-
-    Raises:
-        ConfigError: they do not; names the setting.
-    """
+    """Check that the settings fit the algorithm. Raises ConfigError: they do not; names the setting."""
     name = config.objective.loss_type
     if load_algorithm(name).pair_term is not None and config.distilled is not None:
         raise ConfigError(f"align.self_distill: {name} learns from pairs and not from tokens; leave one of them out")

@@ -225,11 +225,7 @@ class Learner:
         return add_anchor(self.policy, self.devices, anchor, anchored, self.config.optimizer.micro_batch_size)
 
     def _anchor_metrics(self, anchor: AnchorConfig | None, losses: np.ndarray | None) -> Metrics:
-        """Return the anchor's metrics over all ranks.
-
-        Raises:
-            PolicyError: its loss is not finite.
-        """
+        """Return the anchor's metrics over all ranks. Raises PolicyError: its loss is not finite."""
         if anchor is None or losses is None:
             return {}
         metrics = anchor_metrics(anchor, self.devices.total(losses))

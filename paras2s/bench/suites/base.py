@@ -45,11 +45,7 @@ class ItemValues(dict[str, Any]):
     """Values of an item in a download, by name; a missing name is an error of the download."""
 
     def __missing__(self, name: str) -> Any:
-        """Refuse a name that the download lacks.
-
-        Raises:
-            JudgeError: always.
-        """
+        """Refuse a name that the download lacks. Raises JudgeError: always."""
         raise JudgeError(f"the item is not of the makers' form: it has no {name}")
 
 
@@ -292,11 +288,7 @@ def of_metric(rows: Iterable[SuiteRow], metric: str) -> list[SuiteRow]:
 
 
 def row_values(parts: Parts) -> dict[str, Any]:
-    """Return scores as values of a row.
-
-    Raises:
-        JudgeError: there is none.
-    """
+    """Return scores as values of a row. Raises JudgeError: there is none."""
     if not parts:
         raise JudgeError("the reply holds no score")
     return {"score": fmean(parts.values()), "parts": dict(parts)}

@@ -40,11 +40,7 @@ OWN_ROW = TypeAdapter(SuiteRow)
 
 
 def find_suite(name: str) -> Suite:
-    """Return a suite by name, or `module:Class`.
-
-    Raises:
-        ConfigError: no suite has this name, or it is no suite.
-    """
+    """Return a suite by name, or `module:Class`. Raises ConfigError: no suite has this name, or it is no suite."""
     suite = find_part("suite", SUITE_GROUP, name, SUITES)()
     if not isinstance(suite, Suite):
         raise ConfigError(f"suite {name!r}: is no subclass of paras2s.bench.suites.base.Suite")

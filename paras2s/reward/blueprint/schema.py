@@ -102,11 +102,7 @@ def is_silent(clip: Clip) -> bool:
 
 
 def require_sound(clip: Clip, what: str) -> None:
-    """Refuse silence, on which a model would still give a number.
-
-    Raises:
-        AudioError: the clip is silent.
-    """
+    """Refuse silence, on which a model would still give a number. Raises AudioError: the clip is silent."""
     if is_silent(clip):
         raise AudioError(f"the clip is silent: {what} cannot be measured")
 

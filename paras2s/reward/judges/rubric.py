@@ -62,11 +62,7 @@ class RubricJudge(Judge):
         ]
 
     def measure(self, clips: Sequence[Clip], on_progress: Progress | None = None) -> list[Blueprint]:
-        """Return the blueprints that this judge reads.
-
-        Raises:
-            ConfigError: this instance has no tone classifier.
-        """
+        """Return the blueprints that this judge reads. Raises ConfigError: this instance has no tone classifier."""
         if self.tone is None:
             raise ConfigError("the rubric needs a fitted tone classifier to judge clips")
         return measure_answers(clips, self.tone, on_progress)
