@@ -191,11 +191,7 @@ def mend_wav(data: bytes) -> bytes:
 
 
 def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float) -> bytes | io.BytesIO:
-    """Return the path, encoded, or the bytes that libsndfile is given, with the header of a WAV fixed if necessary.
-
-    Raises:
-        AudioError: no such file, no file, or a WAV that is cut off.
-    """
+    """Return the path, encoded, or bytes for libsndfile, a WAV's header fixed. Raises AudioError: no file, or it is cut off."""
     if isinstance(source, bytes):
         sizes = _wav_sizes(io.BytesIO(source), len(source))
     else:
@@ -218,11 +214,7 @@ def _checked_source(source: Path | str | bytes, name: str, max_duration_s: float
 
 
 def _refuse_cut(name: str, stated_s: float, actual_s: float) -> None:
-    """Refuse a file that ends before its header says.
-
-    Raises:
-        AudioError: a twentieth of a second or more is missing, but not all of it.
-    """
+    """Refuse a file cut off by its header's length. Raises AudioError: a twentieth of a second or more is missing."""
     if stated_s - actual_s >= MIN_DURATION_S and actual_s >= MIN_DURATION_S:
         raise AudioError(
             f"{name}: cut off: its header says {stated_s:.2f} s, the file has {actual_s:.2f} s; copy or export it again"
@@ -314,11 +306,7 @@ def write_clip(path: Path, clip: Clip) -> None:
 
 
 def read_written_clip(path: Path) -> Clip:
-    """Read what `write_clip` wrote, of whatever length: a policy's answer may be shorter than any clip of a user's.
-
-    Raises:
-        AudioError: the file is missing, cut off, or another kind.
-    """
+    """Read what `write_clip` wrote, however short. Raises AudioError: the file is missing, cut off, or another kind."""
     import soundfile
 
     with reading(path, "cannot be read", "; delete it and run again", AudioError):

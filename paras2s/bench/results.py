@@ -92,9 +92,5 @@ def save_rows(path: Path, rows: Iterable[AnswerRow]) -> None:
 
 
 def load_rows(path: Path) -> list[AnswerRow]:
-    """Return rows in the order they were saved.
-
-    Raises:
-        DataError: no file, or a row with a missing, unknown, mistyped or contradictory key; names file:line and key.
-    """
+    """Return rows in the order they were saved. Raises DataError: no file, or a wrong row; names file:line and key."""
     return [row for _, row in read_rows(path, AnswerRow, "; run the benchmark again")]

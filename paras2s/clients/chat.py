@@ -306,11 +306,7 @@ class LLMClient:
             log.warning("%s: the endpoint says that %s answered; verdicts name both", requested, answered[:80])
 
     async def _complete(self, session: Session, request: Request) -> Reply:
-        """Make one call with its attempts.
-
-        Raises:
-            JudgeError: refused for good, or all attempts failed. BudgetError: it may cost more than is left.
-        """
+        """Make one call with its attempts. Raises JudgeError: refused, or all attempts failed. BudgetError."""
         estimated = estimate_tokens(request, self.price, self.config.max_output_tokens)
         most_usd = estimated.cost_usd(self.price) if self.audio_priced(request) else None
 
@@ -377,11 +373,7 @@ class LLMClient:
         return True
 
     async def _post(self, session: Session, request: Request, spent: list[Tokens]) -> Reply:
-        """Send one HTTP request; the tokens that its reply reports are added to `spent`, be the reply usable or not.
-
-        Raises:
-            CallError: anything went wrong.
-        """
+        """Send one HTTP request; tokens that its reply reports, usable or not, go to `spent`. Raises CallError."""
         body: dict[str, Any] = {"model": self.config.model, "messages": [_as_json(message) for message in request.messages]}
         body |= {self._limit_field: self.config.max_output_tokens}
         body |= {} if self.config.temperature is None else {"temperature": self.config.temperature}

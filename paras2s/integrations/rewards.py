@@ -48,11 +48,7 @@ class JudgeReward:
         self._scorer = open_scorer(judge, options, None if tone is None else Path(tone))
 
     def scores(self, groups: Sequence[Group]) -> list[Scores]:
-        """Return the score of every answer, from 1 to 5.
-
-        Raises:
-            BudgetError: the budget ended, or the server failed too often.
-        """
+        """Return the score of every answer, from 1 to 5. Raises BudgetError: spent, or the server failed too often."""
         if self._client is not None:
             from paras2s.reward.sources.http import HttpSource
 
@@ -109,11 +105,7 @@ def _value(outcome: AnswerScore | BudgetError, scorer: Scorer) -> float | Unscor
 
 
 def numbers(scores: Iterable[float | Unscored], unscored: float | None) -> list[float]:
-    """Return scores as numbers, for a trainer that knows no missing reward; `unscored` is paid in place of a missing score.
-
-    Raises:
-        JudgeError: a score is missing, and `unscored` is None.
-    """
+    """Return scores as numbers; `unscored` is paid for a missing score. Raises JudgeError: one is missing, `unscored` None."""
     values: list[float] = []
     for score in scores:
         if isinstance(score, Unscored):
@@ -143,11 +135,7 @@ def text_of(message: Any) -> str:
 
 
 def clip_of(value: Any) -> Clip | None:
-    """Return a clip from a path, bytes, a `datasets.Audio` value, (samples, rate) or a clip; None stays None.
-
-    Raises:
-        AudioError: no audio. ValueError: another kind of value.
-    """
+    """Return a clip from a path, bytes, `datasets.Audio`, (samples, rate), a clip, None. Raises AudioError. ValueError."""
     if value is None or isinstance(value, Clip):
         return value
     if isinstance(value, str | Path | bytes):

@@ -38,11 +38,7 @@ def compute_scores(
     unscored: float | None = None,
     **options: Any,
 ) -> list[float]:
-    """Return the scores of a batch; arguments as `compute_score`.
-
-    Raises:
-        JudgeError: a score is missing, and `unscored` is None. BudgetError: the budget ended, or the server failed too often.
-    """
+    """Return the scores of a batch, as `compute_score`. Raises JudgeError: a missing score. BudgetError."""
     known = [extra or {} for extra in extra_infos]
     columns = {name: [extra.get(name) for extra in known] for name in COLUMNS}
     # Names of verl's own for its workers, which are no options of a judge.

@@ -36,11 +36,7 @@ NEW_POLICY = "embedded"
 
 
 def policy_class(name: str) -> type[Policy]:
-    """Return a policy class by its name in the table, an entry point's name, or `module:Class`.
-
-    Raises:
-        PolicyError: there is none of this name, or it is no `Policy`.
-    """
+    """Return a policy class by name, entry point or `module:Class`. Raises PolicyError: no such policy, or no `Policy`."""
     policy_type = find_part("policy", GROUP, name, POLICIES, PolicyError)
     from paras2s.policy.base import Policy
 
@@ -50,11 +46,7 @@ def policy_class(name: str) -> type[Policy]:
 
 
 def kind_of(folder: Path) -> str:
-    """Return the kind of policy of a checkpoint, from its config.
-
-    Raises:
-        PolicyError: no checkpoint, or of an architecture that nothing here reads.
-    """
+    """Return the kind of policy of a checkpoint, from its config. Raises PolicyError: none, or an unknown architecture."""
     if has_adapters(folder):
         folder = read_adapters(folder).base
     for name, key in (("policy.json", "architecture"), ("config.json", "architectures")):
@@ -71,11 +63,7 @@ def kind_of(folder: Path) -> str:
 
 
 def check_kind(folder: Path, kind: str | None) -> None:
-    """Compare the kind that a run names with what the checkpoint calls itself; what it does not say is not compared.
-
-    Raises:
-        PolicyError: it is of another family.
-    """
+    """Compare the kind that a run names with the checkpoint's own, if it says one. Raises PolicyError: another family."""
     try:
         own = kind_of(folder)
     except (PolicyError, DataError):
@@ -126,11 +114,7 @@ def load_policy(
 
 
 def load_speaker(folder: Path, kind: str | None = None, device: str = "auto", decoder: str | None = None) -> Speaker:
-    """Open what makes the sound of a checkpoint's answers, without the network that samples them.
-
-    Raises:
-        PolicyError: the policy's sound cannot be made apart from it, or there is no decoder.
-    """
+    """Open what makes the sound of a checkpoint's answers, without its network. Raises PolicyError: it has no such decoder."""
     weights = read_adapters(folder).base if has_adapters(folder) else folder
     kind = kind or kind_of(weights)
     settings = read_answer_settings(folder, kind)

@@ -27,11 +27,7 @@ _LABEL_OF: dict[tuple[int, int], Label] = {pair: label for label, pair in _ACCEP
 
 
 def as_label(value: object, where: str = "label") -> Label:
-    """`value` as a label.
-
-    Raises:
-        DataError: it is none; unlike the authors' release, which reads anything unknown as both bad.
-    """
+    """`value` as a label; the authors' release reads unknown ones as both bad. Raises DataError: it is none."""
     for label in LABELS:
         if value == label:
             return label
@@ -116,11 +112,7 @@ class FusionRule(BaseModel):
 
 
 def load_rules(path: Path | None = None) -> dict[str, FusionRule]:
-    """Return the shipped rules, and those of a user's file beside or over them.
-
-    Raises:
-        ConfigError: the file is missing or not a file of rules; names rule and key.
-    """
+    """Return the shipped rules with those of a user's file over them. Raises ConfigError: names rule and key."""
     return read_rules(FusionRule, "fusion.yaml", path)
 
 
@@ -128,11 +120,7 @@ Rule = TypeVar("Rule", bound=BaseModel)
 
 
 def read_rules(kind: type[Rule], shipped: str, path: Path | None = None) -> dict[str, Rule]:
-    """Return the rules of one kind by name: those of a shipped file, and those of a user's beside or over them.
-
-    Raises:
-        ConfigError: the file is missing or not a file of such rules; names rule and key.
-    """
+    """Return rules of a kind by name: shipped ones, and a user's over them. Raises ConfigError: names rule and key."""
     rules = _parse(kind, resources.files("paras2s.reward").joinpath(shipped), shipped)
     return rules if path is None else rules | _parse(kind, path, str(path))
 

@@ -117,11 +117,7 @@ class ToneClassifier:
 
     @classmethod
     def load(cls, path: Path) -> ToneClassifier:
-        """Read what `save` wrote.
-
-        Raises:
-            DataError: missing, not a tone classifier, or fitted on other features than the installed ones.
-        """
+        """Read what `save` wrote. Raises DataError: missing, not a tone classifier, or fitted on other features."""
         stored = read_json(path)
         try:
             features, labels, report = stored["features"], tuple(stored["labels"]), dict(stored["report"])

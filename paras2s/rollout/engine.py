@@ -24,11 +24,7 @@ def answer_seeds(seed: int, step: int, queries: Sequence[int], group_size: int) 
 
 
 def check_lengths(query_ids: Sequence[str], prompts: Sequence[Prompt], max_steps: int, context_steps: int | None) -> None:
-    """Check that prompts and answers fit a policy's context; nothing is ever cut.
-
-    Raises:
-        PolicyError: they do not; names the query.
-    """
+    """Check that prompts and answers fit a policy's context; nothing is cut. Raises PolicyError: names the query."""
     for query_id, prompt in zip(query_ids, prompts, strict=True):
         if context_steps is not None and prompt.length + max_steps > context_steps:
             raise PolicyError(

@@ -74,11 +74,7 @@ class PromptBatch:
 
 
 def styles_in_words(run: RunConfig, questions: Sequence[RewardQuestion]) -> list[str]:
-    """Return the questions' styles in words for the teacher of self-distillation; [] without it.
-
-    Raises:
-        ConfigError: the style of a question is not known, or has no words.
-    """
+    """Return the questions' styles in words for self-distillation's teacher, else []. Raises ConfigError: no words."""
     if run.align.distilled is None:
         return []
     if unknown := [question.id for question in questions if question.style is None]:

@@ -71,11 +71,7 @@ def actor_options(role: RoleConfig, group: Any, bundle: int) -> dict[str, Any]:
 
 
 def wait_placed(groups: Sequence[Any], key: str, role: RoleConfig) -> None:
-    """Wait until all of a role's placement groups are placed; `key` is the role's in the config.
-
-    Raises:
-        ConfigError: the cluster does not hold them.
-    """
+    """Wait until all placement groups of the role at `key` are placed. Raises ConfigError: the cluster does not hold them."""
     until = time.monotonic() + PLACEMENT_TIMEOUT_S
     # Ray waits whole seconds.
     if all(group.wait(math.ceil(max(0.0, until - time.monotonic()))) for group in groups):
@@ -169,11 +165,7 @@ class WorkerGroup:
             self.replace_lost_workers()
 
     def next(self) -> Worker:
-        """Return the worker whose turn it is; if none is left, the first that starts.
-
-        Raises:
-            PolicyError: none starts in time.
-        """
+        """Return the worker whose turn it is, or the first that starts. Raises PolicyError: none starts in time."""
         until = time.monotonic() + PLACEMENT_TIMEOUT_S
         while not self.workers:
             ray.wait([worker.started for worker in self.starting], timeout=1.0)

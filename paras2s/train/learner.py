@@ -205,11 +205,7 @@ class Learner:
         return metrics | {"grad_norm": norm}
 
     def _step_optimiser(self, norm: float) -> None:
-        """Step by the gradient, whose norm was `norm` before it was clipped.
-
-        Raises:
-            PolicyError: it is not finite; nothing was changed.
-        """
+        """Step by the gradient, of `norm` before clipping. Raises PolicyError: it is not finite; nothing was changed."""
         if not np.isfinite(norm):
             raise PolicyError(f"step {self.next_step}: the gradient's norm is {norm}; lower align.optimizer.lr")
         for group in self.optimiser.param_groups:
@@ -348,11 +344,7 @@ class Learner:
         self.devices.save(folder, self.policy, self.optimiser, Position(self.next_step, self.base, self.rl_share))
 
     def restore(self, folder: Path) -> None:
-        """Continue from a checkpoint; the reference stays the policy this learner was made with.
-
-        Raises:
-            PolicyError: the checkpoint does not fit, or was trained from other weights.
-        """
+        """Continue from a checkpoint with the same reference. Raises PolicyError: it does not fit, or has other origins."""
         check_base(folder, self.base)
         self.next_step = self.devices.restore(folder, self.policy, self.optimiser)
         self.rl_share = read_position(folder).rl_share

@@ -87,11 +87,7 @@ class SuiteResult:
 
 
 def rescored(options: SuiteOptions, run: Path) -> SuiteOptions:
-    """Return the options of an earlier run under another judge; verdicts are added to the run's own file.
-
-    Raises:
-        ConfigError: it is no run of this suite.
-    """
+    """Return an earlier run's options under another judge, whose verdicts go to its own file. Raises ConfigError: no run."""
     kept = read_json(run / SETTINGS)
     if not isinstance(kept, dict) or kept.get("suite") != options.suite:
         raise ConfigError(f"--rescore {run}: is no run of {options.suite}")
@@ -102,11 +98,7 @@ def rescored(options: SuiteOptions, run: Path) -> SuiteOptions:
 
 
 def read_verdicts(suite: Suite, path: Path, problems: list[str]) -> list[SuiteRow]:
-    """Return the rows of a file of verdicts, ours or of the makers' release; a row that is no such verdict is a problem.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Return the rows of a file of verdicts, ours or the makers'; any other row is a problem. Raises DataError: unreadable."""
     rows: dict[tuple[str, ...], SuiteRow] = {}
     for where, values in read_any(path, problems):
         try:

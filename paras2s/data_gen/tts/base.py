@@ -62,11 +62,7 @@ class TTS(Protocol):
         """Cost of this instance's calls so far; None if no price is known."""
 
     def speak(self, lines: Sequence[Line], on_clip: OnClip) -> None:
-        """Synthesise lines; call `on_clip` with the line's index and its clip or failure as soon as it is made.
-
-        Raises:
-            BudgetError: the budget ended before the lines did.
-        """
+        """Synthesise lines; `on_clip` gets a line's index and its clip or failure as soon as it is made. Raises BudgetError."""
 
 
 def line_key(version: str, line: Line) -> str:

@@ -42,11 +42,7 @@ TONE = "tone"
 
 
 def make_extractors(extractors: Sequence[str | ExtractorConfig], tone: ToneClassifier | None = None) -> list[Extractor]:
-    """Return extractors by name, or by name and options, in that order.
-
-    Raises:
-        ConfigError: an unknown name or option, "tone" without a classifier, or two that give the same group of scores.
-    """
+    """Return extractors by name, or name and options, in order. Raises ConfigError: unknown, no tones, or one group twice."""
     configs = [ExtractorConfig(name=extractor) if isinstance(extractor, str) else extractor for extractor in extractors]
 
     def make_tone() -> Extractor:
@@ -130,11 +126,7 @@ MISSING = "not installed"
 
 
 def require_installed(blueprints: Sequence[Blueprint], left_out: Sequence[str] = ()) -> None:
-    """Refuse to pay for evidence with unmeasured parts because an extractor is not installed.
-
-    Raises:
-        ConfigError: says which groups and why; groups in `left_out` are not shown and may be missing.
-    """
+    """Refuse to pay for evidence without an extractor's group, unless in `left_out`. Raises ConfigError: which, and why."""
     missing = {
         key.partition(".")[0]: field.reason
         for blueprint in blueprints

@@ -33,12 +33,7 @@ class LoudnessExtractor:
     keys = (INTEGRATED, STD, CONTOUR)
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Return the loudness of each clip.
-
-        Raises:
-            AudioError: a clip is shorter than one block, has a rate under 8 kHz or over five channels, or nothing in it
-                passes the gate of -70 LUFS.
-        """
+        """Return each clip's loudness. Raises AudioError: too short, under 8 kHz, over five channels, or all below -70 LUFS."""
         return [_fields(clip) for clip in clips]
 
 

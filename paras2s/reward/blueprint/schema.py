@@ -84,11 +84,7 @@ class Extractor(Protocol):
         """Every key it gives, for every clip."""
 
     def measure(self, clips: Sequence[Clip]) -> list[Fields]:
-        """Return the fields of each clip, in order; clips are at `rate_hz`, if it has one.
-
-        Raises:
-            AudioError: one of the clips cannot be measured at all.
-        """
+        """Return the fields of each clip (at `rate_hz`, if any), in order. Raises AudioError: one cannot be measured."""
 
 
 def measured(key: str, value: Any, confidence: float | None = None) -> Measured:

@@ -47,11 +47,7 @@ Overrides = Mapping[str, Any] | None
 
 
 def refuse_to_teach(name: str | Path, key: str) -> None:
-    """Keep the independent judge out of training: a teacher cannot examine.
-
-    Raises:
-        ConfigError: it is the independent judge; names the key of the config.
-    """
+    """Keep the independent judge out of training: a teacher cannot examine. Raises ConfigError: names the config's key."""
     if str(name) == INDEPENDENT:
         raise ConfigError(f"{key}: the independent judge examines what is trained, so nothing may learn from it")
 
@@ -139,11 +135,7 @@ def open_llm_judge(
     tone: ToneClassifier | Path | str | None = None,
     calls: bool = True,
 ) -> LLMJudge:
-    """Open a judge that reads blueprints or transcripts, or the shipped baseline "audio".
-
-    Raises:
-        ConfigError: it is another kind of judge, or a wrong setting.
-    """
+    """Open a judge of blueprints or transcripts, or the baseline "audio". Raises ConfigError: another kind, or a setting."""
     from paras2s.clients.chat import LLMClient
     from paras2s.reward.judges.llm_judge import LLMJudge
     from paras2s.reward.judges.overall_judge import OverallJudge
@@ -184,11 +176,7 @@ def open_scoring_judge(
 
 
 def open_contrast_judge(name: Name, overrides: Overrides = None, *, calls: bool = True) -> ContrastJudge:
-    """Open a judge by likelihood ratios.
-
-    Raises:
-        ConfigError: it is another kind of judge, a wrong setting, or its model cannot be loaded.
-    """
+    """Open a judge by likelihood ratios. Raises ConfigError: another kind, a wrong setting, or no such model."""
     from paras2s.clients.chat import LLMClient
     from paras2s.reward.judges.contrast import ContrastJudge
     from paras2s.utils.cache import JsonCache
@@ -244,11 +232,7 @@ def open_unisrm_judge(
 
 
 def open_dimension_judges(name: Name, overrides: Overrides = None) -> dict[PairTask, DimensionJudge]:
-    """Open a judge of dimensions for each task that compares; they share endpoint, budget and cache.
-
-    Raises:
-        ConfigError: a wrong setting.
-    """
+    """Open a judge of dimensions for each comparing task; they share endpoint, budget and cache. Raises ConfigError."""
     from paras2s.clients.chat import LLMClient
     from paras2s.unisrm.reward.dimensions import DimensionJudge
     from paras2s.utils.cache import JsonCache
