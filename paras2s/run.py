@@ -98,10 +98,7 @@ def flatten(settings: Any, before: str = "") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """Paths and output of one run. `quiet` drops the bars (for --json and tests), `verbose` adds diagnostics.
-
-    `anyway`: go on with a judge or a reward that its audit refused.
-    """
+    """Paths and output of a run. `quiet`: no bars; `verbose`: diagnostics; `anyway`: go on with what its audit refused."""
 
     config: RunConfig
     console: Console
@@ -152,10 +149,7 @@ class Run:
         return dict(sorted((int(path.parent.name.removeprefix("step_")), path.parent) for path in reports))
 
     def reward_setup(self, updates: int | None = None) -> RewardSetup:
-        """Return the inputs of the reward workers after `updates` updates of the policy, None: after all of them.
-
-        The paths hold wherever Ray starts the workers.
-        """
+        """Return the reward workers' inputs after `updates` updates (None: all), with paths that hold wherever they start."""
         from paras2s.reward.sources.composite import RewardSetup
 
         model, tone = self.reward_dir.resolve(), (self.data_dir / "tone_agent.json").resolve()

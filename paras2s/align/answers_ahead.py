@@ -16,10 +16,7 @@ from paras2s.utils.seeds import FirstStep, Stream
 
 
 def answers_ahead(workers: Orchestrator, job: GRPOJob, first: int, stop: int) -> Iterator[StepAnswers]:
-    """Yield the answers of each step from `first` up to `stop`, once they are scored.
-
-    At most `max_staleness + 1` batches are pending, and none is sampled ahead of `stop`.
-    """
+    """Yield each step's answers once scored; at most `max_staleness + 1` batches are pending, and none ahead of `stop`."""
     pending: deque[PendingBatch] = deque()
     for step in range(first, stop):
         while len(pending) <= job.config.max_staleness and step + len(pending) < stop:

@@ -337,10 +337,7 @@ class LLMClient:
         return not has_audio or (self.price is not None and None not in (self.price.audio_in, self.price.audio_tokens_per_s))
 
     def estimate(self, calls: Iterable[Any]) -> Bill:
-        """Return an upper estimate of the cost of calls, with replies of the maximum length.
-
-        `calls` holds requests or lists of requests; anything else, such as an Unscored, is no call.
-        """
+        """Return an upper estimate of calls' cost with the longest replies; of `calls` all but (lists of) requests are none."""
         flat = [request for call in calls for request in (call if isinstance(call, list) else [call])]
         requests = [request for request in flat if isinstance(request, Request)]
         total = sum((estimate_tokens(request, self.price, self.config.max_output_tokens) for request in requests), Tokens())

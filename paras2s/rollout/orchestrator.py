@@ -84,10 +84,7 @@ def styles_in_words(run: RunConfig, questions: Sequence[RewardQuestion]) -> list
 
 @dataclass(frozen=True)
 class StepAnswers:
-    """The prompts of a step [B], their rollouts [B] without sound, and rewards [B, G].
-
-    `replaced` counts the groups that dynamic sampling replaced; None if it is off.
-    """
+    """A step's prompts [B], rollouts [B] without sound, and rewards [B, G]; `replaced` groups, None if nothing replaces."""
 
     prompts: PromptBatch
     rollouts: list[Rollout]
@@ -288,10 +285,7 @@ class Orchestrator:
         return with_waves(rollouts, [waves for part in parts for waves in part])
 
     def update(self, answers: StepAnswers, anchored: Sequence[Example] = ()) -> tuple[dict[str, Any], Values]:
-        """Update the policy on all ranks at once, anchored to these demonstrations.
-
-        Returns the step's metrics, and the advantages [B, G] that the policy learned from.
-        """
+        """Update the policy on all ranks, anchored to demonstrations; return metrics, and the advantages [B, G] of its loss."""
         styles = styles_in_words(self.run, answers.prompts.questions)
         inputs = ray.put((answers.prompts.prompts, answers.rollouts, answers.rewards, anchored, styles))
         steps = [learner.step.remote(inputs) for learner in self.learners]

@@ -48,9 +48,7 @@ class SpanRecorder:
         self._spans.append(Span(self.worker, work, start_s, start_s + time.perf_counter() - started))
 
     def sampling(self, events: Generator[SamplingEvent, None, Result]) -> Generator[AnswersSoFar, None, Result]:
-        """Time sampling: reading prompts ("prefill") and what is between ("decode"), or all of it where nothing is said
-        of prompts ("sample"); passes on how far the answers are.
-        """
+        """Time sampling: reading prompts ("prefill"), what is between ("decode"), or all ("sample"); passes progress on."""
         # The clock of the day may jump meanwhile.
         day_s = time.time() - time.perf_counter()
         since = time.perf_counter()

@@ -103,10 +103,7 @@ def mean_by_cluster(
     resamples: int = RESAMPLES,
     is_share: bool = True,
 ) -> Share:
-    """Return the mean of the values that are not None, each the sum of `size` items, with its interval over clusters.
-
-    Clusters are drawn in their sorted order; without any each value is its own.
-    """
+    """Return the mean of the values that are not None, each a sum of `size` items, and its interval by (sorted) clusters."""
     known = [number for number, value in enumerate(values) if value is not None]
     names = known if clusters is None else [clusters[number] for number in known]
     rows = np.unique(np.array(names), return_inverse=True)[1]

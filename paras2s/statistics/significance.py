@@ -33,10 +33,7 @@ def p_equal(differences: np.ndarray, seed: int = 0, resamples: int = RESAMPLES) 
 def p_of_ranks(
     first: Sequence[float], second: Sequence[float], clusters: Sequence[str], seed: int = 0, resamples: int = RESAMPLES
 ) -> float | None:
-    """Return the two-sided p-value that clusters' means of two values [N] are unrelated by rank; None for one cluster.
-
-    Each resample gives every cluster's second mean to a random cluster.
-    """
+    """Return the two-sided p-value of unrelated ranks of two values [N], clusters' second means permuted; None for one."""
     from scipy.stats import rankdata
 
     size = int(cluster_rows(clusters).max(initial=-1)) + 1

@@ -80,10 +80,7 @@ def _sources(groups: Sequence[GroupRewards]) -> list[str]:
 
 
 def centred(rewards: Sequence[float | None], scaled: bool) -> list[float | None]:
-    """Subtract the group's mean from each reward, divide by the unbiased deviation if `scaled`; 0 in a flat group.
-
-    None for an answer without a reward, and for a lone answer.
-    """
+    """Subtract the group's mean, divide by the unbiased deviation if `scaled`; 0 in a flat group, None without a reward."""
     known = _known(rewards)
     if len(known) < 2:
         return [None] * len(rewards)

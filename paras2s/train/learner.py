@@ -312,10 +312,7 @@ class Learner:
     # -- weights and files --------------------------------------------------------------------------------------------
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return the trained weights for the rollout workers: all, or the adapters alone, in the precision they were loaded in.
-
-        Every rank must call it; rank 0 returns them.
-        """
+        """Return the trained weights, or the adapters, in their loaded precision: called on every rank, from rank 0."""
         arrays: dict[str, np.ndarray] = {}
         trained = {name: value.detach() for name, value in self.policy.trainable().items()}
         for name, full in self.devices.full_tensors(trained):

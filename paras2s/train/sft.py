@@ -25,10 +25,7 @@ from paras2s.utils.seeds import Stream
 
 @dataclass(frozen=True)
 class Example:
-    """One demonstration as the model reads it: a prompt and the answer it should give (G = 1).
-
-    `style` is the question's style in words, "" where no prompt tells it.
-    """
+    """One demonstration as the model reads it: prompt, answer (G = 1), and `style` in words, "" where no prompt tells it."""
 
     prompt: Prompt
     target: tuple[Block, ...]

@@ -35,9 +35,7 @@ CONFIDENCES = {
 
 
 def describe_fields(extractors: Sequence[Extractor], left_out: Sequence[str] = ()) -> str:
-    """Return a line for each field that a judge is shown, group by group: name and meaning, where the name has the unit. A
-    plug-in's field has no meaning.
-    """
+    """Return a line a field shown to judges, group by group: name (with unit) and meaning, which a plug-in's field lacks."""
     groups: dict[str, dict[str, None]] = {}
     for key in (key for item in extractors for key in item.keys):
         group, _, leaf = key.partition(".")

@@ -102,10 +102,7 @@ class RubricJudge(Judge):
         return self.rubric.finding(style, family, tone, self.rubric.takes_up(question, family, words))
 
     def kind_of_words(self, question: str, style: str, text: str) -> float | None:
-        """Return the score of the kind of an answer in writing; None if the rubric has no rules for the style.
-
-        For a policy's text stream, whose kind is shown beside the kind in its sound.
-        """
+        """Return the score of an answer's kind in writing, for a policy's text stream; None without rules for the style."""
         if style not in self.rubric.content:
             return None
         words = normalise_words(text).split()

@@ -216,10 +216,7 @@ class RewardModel(nn.Module):
 
     @torch.inference_mode()
     def learned_from(self, learned: Sequence[np.ndarray], held_out: Sequence[np.ndarray]) -> None:
-        """Remember the answers learned from; `held_out` are the policy's own, not learned from, and set how near is known.
-
-        Without any of at least one step every answer counts as known.
-        """
+        """Remember the answers learned from; the policy's own `held_out` answers set how near is known (none: all is)."""
         self.eval()
         spoken = [[answer for answer in some if len(answer)] for some in (learned, held_out)]
         empty = torch.zeros(0, self.config.hidden_size)
