@@ -33,8 +33,7 @@ def talk(
     question: Annotated[
         list[str] | None,
         typer.Option(
-            "--question",
-            help="Export: ask this (audio file, or words). Repeatable. Default: the run's test questions.",
+            "--question", help="Export: ask this (audio file, or words). Repeatable. Default: the run's test questions."
         ),
     ] = None,
     style: Annotated[str | None, typer.Option(help="Export: the style of every --question: happy, sad, child ...")] = None,

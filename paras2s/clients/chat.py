@@ -244,10 +244,7 @@ class LLMClient:
         return run_calls(self._complete_all(requests, on_progress, usable))
 
     async def _complete_all(
-        self,
-        requests: Sequence[Request],
-        on_progress: Callable[[int, int], None] | None,
-        usable: Callable[[Reply], bool],
+        self, requests: Sequence[Request], on_progress: Callable[[int, int], None] | None, usable: Callable[[Reply], bool]
     ) -> list[Reply | JudgeError | BudgetError]:
         requests = [replace(request, sample=request.sample + self.repeat) for request in requests]
         keys = [request_key(self.config, request) for request in requests]
@@ -312,9 +309,7 @@ class LLMClient:
 
         spent: list[Tokens] = []
         result = await self.endpoint.call(
-            lambda: self._attempt(session, request, spent),
-            most_usd,
-            lambda reply: self._cost_of(request, reply.tokens),
+            lambda: self._attempt(session, request, spent), most_usd, lambda reply: self._cost_of(request, reply.tokens)
         )
         known = all(self._cost_of(request, usage) is not None for usage in spent)
         tokens = sum(spent, Tokens())

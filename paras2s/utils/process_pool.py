@@ -149,9 +149,7 @@ def map_chunks(
 
 
 def _work_here(
-    work: Callable[[Sequence[Item]], list[Result]],
-    items: Sequence[Item],
-    on_progress: Callable[[int, int], None] | None,
+    work: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item], on_progress: Callable[[int, int], None] | None
 ) -> list[Result]:
     token = _as_worker.set(True)
     try:

@@ -68,10 +68,7 @@ def _sounds(answers: Sequence[TrackedAnswer]) -> dict[str, tuple[Sound, str]]:
     """Return each sound with its words, by a name that is the same in every step."""
     named = {}
     for number, answer in enumerate(answers):
-        for part, sound, words in (
-            ("question", answer.question, answer.transcript),
-            ("answer", answer.answer, answer.text),
-        ):
+        for part, sound, words in (("question", answer.question, answer.transcript), ("answer", answer.answer, answer.text)):
             if sound is not None:
                 named[f"answers/{number} {part}"] = sound, words
     return named

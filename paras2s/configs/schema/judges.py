@@ -11,15 +11,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig
-from paras2s.configs.schema.base import (
-    Config,
-    Section,
-    parse_config,
-    preset_path,
-    read_values,
-    shipped_presets,
-    with_overrides,
-)
+from paras2s.configs.schema.base import Config, Section, parse_config, preset_path, read_values, shipped_presets, with_overrides
 from paras2s.configs.schema.endpoints import ExtractorConfig, LLMConfig
 from paras2s.errors import ConfigError
 from paras2s.utils.plugins import require_part

@@ -26,9 +26,7 @@ class ScratchConfig(Section):
     audio_size: int = Field(96, ge=16, multiple_of=16)
     audio_layers: int = Field(2, ge=1)
     audio_pretraining_updates: int = Field(
-        0,
-        ge=0,
-        description="first updates, in which the audio tower learns letters and traits of the data's clips",
+        0, ge=0, description="first updates, in which the audio tower learns letters and traits of the data's clips"
     )
     description_updates: int = Field(0, ge=0, description="next updates, in which the full model learns to describe each clip")
 
