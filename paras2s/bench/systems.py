@@ -124,6 +124,13 @@ def _curation_of(baseline: str, curation: Path | None) -> CurationConfig:
     return load_curation(curation)
 
 
+def answered_folder(spec: str) -> FolderSystem:
+    """Return a folder of finished answers, for an estimate. Raises ConfigError: the system is still to answer."""
+    if not is_finished(spec):
+        raise ConfigError(f"--estimate: {spec} is still to answer; what judging costs is known of a folder of answers")
+    return FolderSystem(Path(spec))
+
+
 def is_finished(spec: str) -> bool:
     """Return whether a system is a folder of finished clips."""
     path = Path(spec)

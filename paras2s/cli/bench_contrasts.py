@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from paras2s.cli.options import Json, Queries, exit_if_unscored, parse_overrides, print_json
+from paras2s.cli.options import Estimate, Json, Queries, exit_if_unscored, parse_overrides, print_json
 from paras2s.cli.run_options import Config, RunDir, Seed, Set, Verbose, Wait
 
 
@@ -34,9 +35,11 @@ def contrasts(
         typer.Option("--judge", help="Judge the same answers by this judge too: LLM, contrast, a YAML."),
     ] = None,
     limit: Queries = None,
+    estimate: Estimate = False,
 ) -> None:
     """Score every system on the held-out queries, with standard errors; with --judge, by another judge beside the rubric."""
-    from paras2s.bench.paras2s.contrasts import bench_by_judge, describe_bench, run_bench
+    from paras2s.bench.display import show_estimate
+    from paras2s.bench.paras2s.contrasts import bench_by_judge, describe_bench, estimate_by_judge, run_bench
     from paras2s.data_gen.dataset import load_dataset
     from paras2s.errors import ConfigError
     from paras2s.reward.reward_model.model import RewardModel
@@ -44,10 +47,15 @@ def contrasts(
 
     run = open_run(config, parse_overrides(set_), seed, run_dir, as_json, verbose)
     run.open(wait)
-    if limit is not None and judge is None:
-        raise ConfigError("--limit: the answers of a run are judged already; it is for the answers that --judge reads")
+    if judge is None and (limit is not None or estimate):
+        option = "--limit" if limit is not None else "--estimate"
+        raise ConfigError(f"{option}: the answers of a run are judged already; it is for the answers that --judge reads")
     dataset = load_dataset(run.data_dir)
     benched = run_bench(run, dataset, RewardModel.load(run.reward_dir), on.value)
+    if judge is not None and estimate:
+        bill = estimate_by_judge(run, dataset, benched, on.value, judge, limit)
+        print_json(asdict(bill)) if as_json else show_estimate(run.console, judge, bill)
+        return
     describe_bench(run, benched)
     report = benched.to_json()
     if judge is not None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from paras2s.cli.options import (
     Cache,
     Curation,
+    Estimate,
     Json,
     Queries,
     Set,
@@ -22,6 +24,11 @@ from paras2s.cli.options import (
 )
 from paras2s.errors import ConfigError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from paras2s.clients.chat import Bill
+
 
 def bench_paras2s(
     data: Annotated[Path, typer.Argument(help="Folder of a dataset: a curation's, or a run's.")],
@@ -30,6 +37,7 @@ def bench_paras2s(
     on: Annotated[str, typer.Option(help="Role of the queries: test or validation.")] = "test",
     answers: Annotated[int, typer.Option(min=1, help="Answers to each query.")] = 1,
     limit: Queries = None,
+    estimate: Estimate = False,
     out: Annotated[
         Path, typer.Option(help="Folder for rows, samples and tables; shows systems benched there earlier as well.")
     ] = Path("runs/paras2s"),
@@ -45,7 +53,7 @@ def bench_paras2s(
 ) -> None:
     """Score systems' spoken answers on held-out queries, by category and on average (ParaS2S, Table 2)."""
     from paras2s.bench.paras2s.judges import open_answer_judge
-    from paras2s.bench.paras2s.run import BenchOptions, run_paras2s
+    from paras2s.bench.paras2s.run import BenchOptions, estimate_paras2s, run_paras2s
     from paras2s.clients.endpoint import missing_for
     from paras2s.configs.schema.judges import JudgingConfig, find_judge
     from paras2s.data_gen.dataset import data_folder
@@ -54,14 +62,21 @@ def bench_paras2s(
 
     if not data.is_dir():
         raise ConfigError(f"{data}: no such folder{nearest_file(data)}")
-    if judge == "trace" and (missing := missing_for(find_judge(judge).config(JudgingConfig, parse_overrides(set_)).llm)):
+    if (
+        judge == "trace"
+        and not estimate
+        and (missing := missing_for(find_judge(judge).config(JudgingConfig, parse_overrides(set_)).llm))
+    ):
         raise ConfigError(f"{'; '.join(missing)}; without a key: --judge rubric, or --judge independent")
     console = open_console(to_stderr=as_json)
     fitted = data_folder(data) / "tone_agent.json"
     tone = fitted if tone is None and fitted.is_file() else tone
     beside = parse_systems(voicebench or [], "--voicebench")
     options = BenchOptions(data, on, parse_systems(system), answers, out, curation, cache_dir, human, limit, beside)
-    opened = open_answer_judge(judge, parse_overrides(set_), tone, cache_dir)
+    opened = open_answer_judge(judge, parse_overrides(set_), tone, cache_dir, calls=not estimate)
+    if estimate:
+        _show_bill(console, judge, estimate_paras2s(options, opened), as_json)
+        return
     report = run_paras2s(options, opened, console, as_json)
     if as_json:
         print_json(report.to_json())
@@ -73,6 +88,12 @@ def bench_paras2s(
         listen = f"to hear them: paras2s studio {out}"
         console.print(f"{out}: rows, samples, table2.md and table2.json; {listen}", highlight=False, markup=False)
     exit_if_unscored(report.unscored)
+
+
+def _show_bill(console: Console, judge: str, bill: Bill, as_json: bool) -> None:
+    from paras2s.bench.display import show_estimate
+
+    print_json(asdict(bill)) if as_json else show_estimate(console, judge, bill)
 
 
 def bench_template(
@@ -96,6 +117,8 @@ def bench_voicebench(
     questions: Annotated[Path | None, typer.Option(help="Folder of spoken questions, ID.wav.")] = None,
     subset: Annotated[str | None, typer.Option(help="Subset, if neither file names nor rows name it.")] = None,
     judge: Annotated[str | None, typer.Option("--judge", help="Config of a judge whose LLM scores open questions.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N questions of each file.")] = None,
+    estimate: Estimate = False,
     out: Annotated[Path, typer.Option(help="File for rows.")] = Path("runs/voicebench.jsonl"),
     curation: Curation = None,
     cache_dir: Cache = Path("runs/cache"),
@@ -104,12 +127,15 @@ def bench_voicebench(
 ) -> None:
     """Score what a system still knows: the words of its spoken answers to VoiceBench's questions (ParaS2S, Fig. 3c and 4)."""
     from paras2s.bench.paras2s.metrics import cell
-    from paras2s.bench.voicebench.run import VoiceBenchOptions, run_voicebench
+    from paras2s.bench.voicebench.run import VoiceBenchOptions, estimate_voicebench, run_voicebench
     from paras2s.utils.progress import open_console
 
     console = open_console(to_stderr=as_json)
     overrides = parse_overrides(set_)
-    options = VoiceBenchOptions(files, system, out, cache_dir, questions, subset, judge, curation, overrides)
+    options = VoiceBenchOptions(files, system, out, cache_dir, questions, subset, judge, curation, overrides, limit)
+    if estimate:
+        _show_bill(console, judge or "no judge", estimate_voicebench(options, console, as_json), as_json)
+        return
     summary = run_voicebench(options, console, as_json)
     if as_json:
         print_json({"subsets": summary.figures(), "undecided": summary.undecided})

@@ -30,9 +30,10 @@ from paras2s.bench.paras2s.scripted_baselines import (
     missing_for,
     open_baseline,
 )
-from paras2s.bench.paras2s.second_judge import compare_judges, describe_agreement, judge_again, take_evenly
+from paras2s.bench.paras2s.second_judge import answers_of, compare_judges, describe_agreement, judge_again, take_evenly
 from paras2s.bench.results import AnswerRow, load_rows, save_rows
 from paras2s.bench.systems import CASCADE, TOPLINE, PolicySystem, SpokenQuestion, System
+from paras2s.clients.chat import Bill
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import prepare_prompts
 from paras2s.policy.answers import answer_settings_of
@@ -183,8 +184,7 @@ def bench_by_judge(
         ConfigError: no such judge, or a judge without transcripts. BudgetError: the budget ended; replies are cached.
     """
     judge = open_answer_judge(name, {}, dataset.agent_tone, run.config.cache_dir)
-    chosen = {query.id for query in take_evenly(dataset.of_role(role), limit)}
-    rows = {system: [row for row in own if row.query_id in chosen] for system, own in benched.rows.items()}
+    rows = _of_queries(dataset, benched, role, limit)
     bench = run.folder / ("bench" if role == "test" else f"bench-{role}")
     folder = bench / "judges" / re.sub(r"[^\w.-]+", "_", Path(name).stem)
     judged: dict[str, list[AnswerRow]] = {}
@@ -206,6 +206,18 @@ def bench_by_judge(
     for reason, count in report["unscored"].items():
         run.say(f"  unscored: {count} times {reason}")
     return report
+
+
+def estimate_by_judge(run: Run, dataset: Dataset, benched: BenchedRun, role: HeldOut, name: str, limit: int | None) -> Bill:
+    """Return the most that `bench_by_judge` costs. Raises ConfigError: no such judge, or a judge without transcripts."""
+    judge = open_answer_judge(name, {}, dataset.agent_tone, run.config.cache_dir, calls=False)
+    rows = _of_queries(dataset, benched, role, limit)
+    return judge.estimate(answers_of([row for own in rows.values() for row in own], run.folder))
+
+
+def _of_queries(dataset: Dataset, benched: BenchedRun, role: HeldOut, limit: int | None) -> dict[str, list[AnswerRow]]:
+    chosen = {query.id for query in take_evenly(dataset.of_role(role), limit)}
+    return {system: [row for row in own if row.query_id in chosen] for system, own in benched.rows.items()}
 
 
 def describe_bench(run: Run, benched: BenchedRun) -> None:

@@ -13,6 +13,7 @@ from paras2s.audio.clip import Clip
 from paras2s.bench.made_from import sent
 from paras2s.bench.results import FITTING_SCORE
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
+from paras2s.clients.chat import Bill
 from paras2s.configs.schema.judges import NamedJudge, find_judge
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.blueprint.parallel import measure_answers
@@ -92,9 +93,18 @@ class AnswerJudge:
             on_progress(len(judged), len(answers))
         return judged
 
+    def estimate(self, answers: Sequence[Answer]) -> Bill:
+        """Return the most that judging answers costs."""
+        client, spoken = self._judge.client, [(question, answer.clip) for question, answer in answers]
+        if client is None:
+            return Bill()
+        return client.estimate(self._judge.requests(self._exchanges([(q, clip) for q, clip in spoken if clip is not None])))
+
+    def _exchanges(self, spoken: Sequence[tuple[SpokenQuestion, Clip]]) -> list[Exchange]:
+        return [self._judge.exchange_of(question.text, question.style, question.clip, clip) for question, clip in spoken]
+
     def _judge_clips(self, spoken: Sequence[tuple[SpokenQuestion, Clip]], on_progress: Progress | None) -> list[JudgedAnswer]:
-        judge = self._judge
-        exchanges = [judge.exchange_of(question.text, question.style, question.clip, clip) for question, clip in spoken]
+        judge, exchanges = self._judge, self._exchanges(spoken)
         judged = []
         verdicts = judge.score_batch(exchanges, on_progress)
         for verdict, requests in zip(verdicts, judge.requests(exchanges), strict=True):
@@ -104,9 +114,11 @@ class AnswerJudge:
         return judged
 
 
-def open_answer_judge(name: str, overrides: dict[str, Any], tone: ToneClassifier | Path | None, cache_dir: Path) -> AnswerJudge:
+def open_answer_judge(
+    name: str, overrides: dict[str, Any], tone: ToneClassifier | Path | None, cache_dir: Path, calls: bool = True
+) -> AnswerJudge:
     """Open a judge of single answers by name. Raises ConfigError: no such judge, or it needs a voice, pairs or a run."""
-    return AnswerJudge(open_named_judge(find_judge(name), overrides, tone, cache_dir, True))
+    return AnswerJudge(open_named_judge(find_judge(name), overrides, tone, cache_dir, calls))
 
 
 def open_named_judge(

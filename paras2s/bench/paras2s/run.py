@@ -17,8 +17,9 @@ from paras2s.bench.paras2s.judges import AnswerJudge, JudgedAnswer
 from paras2s.bench.paras2s.metrics import automatic_scores, markdown, table_2
 from paras2s.bench.paras2s.second_judge import take_evenly
 from paras2s.bench.results import AnswerRow, load_rows, save_rows
-from paras2s.bench.systems import Response, System, open_system, question_of_query
+from paras2s.bench.systems import Response, System, answered_folder, open_system, question_of_query
 from paras2s.bench.voicebench.metrics import load_voicebench_rows, voicebench_summary
+from paras2s.clients.chat import Bill
 from paras2s.data_gen.dataset import Manifest, data_folder, load_manifest
 from paras2s.errors import ConfigError
 from paras2s.types import Query
@@ -177,6 +178,17 @@ def bench_systems(options: BenchOptions, judge: AnswerJudge, console: Console, q
         for name, spec in options.systems.items()
     }
     return {**{name: system_rows for name, system_rows in earlier.items() if name not in rows}, **rows}
+
+
+def estimate_paras2s(options: BenchOptions, judge: AnswerJudge) -> Bill:
+    """Return the most that judging folders of answers costs. Raises ConfigError: another system, which is still to answer."""
+    manifest = load_manifest(data_folder(options.data))
+    queries = take_evenly([query for query in manifest.queries if query.role == options.role], options.limit)
+    questions, bill = [question_of_query(query, manifest.folder) for query in queries], Bill()
+    for spec in options.systems.values():
+        rows = answered_folder(spec).answer(questions, options.answers, lambda done, total: None)
+        bill += judge.estimate([(question, one) for question, row in zip(questions, rows, strict=True) for one in row])
+    return bill
 
 
 def claim_table(options: BenchOptions, manifest: Manifest, queries: Sequence[Query], judge: AnswerJudge) -> None:

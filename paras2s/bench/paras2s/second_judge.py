@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from paras2s.audio.clip import read_clip
-from paras2s.bench.paras2s.judges import AnswerJudge
+from paras2s.bench.paras2s.judges import Answer, AnswerJudge
 from paras2s.bench.paras2s.metrics import summary
 from paras2s.bench.results import AnswerRow
 from paras2s.bench.stats import paired_difference
@@ -29,8 +29,7 @@ Item = TypeVar("Item", Query, AnswerRow)
 
 def judge_again(rows: Sequence[AnswerRow], root: Path, judge: AnswerJudge, on_progress: Progress) -> list[AnswerRow]:
     """Return the same rows under another judge, which hears the clips that the rows name below `root`."""
-    answers = [(_question(row, root), _response(row, root)) for row in rows]
-    judged = judge.judge_all(answers, on_progress)
+    judged = judge.judge_all(answers_of(rows, root), on_progress)
     return [replace(row, **verdict.row_fields(row.text_stream, judge.name)) for row, verdict in zip(rows, judged, strict=True)]
 
 
@@ -44,6 +43,11 @@ def take_evenly(items: Sequence[Item], limit: int | None) -> list[Item]:
     turns = zip_longest(*(list(own.values()) for own in contrasts.values()))
     taken = [index for turn in turns for indices in turn if indices is not None for index in indices]
     return [items[index] for index in sorted(taken[:limit])]
+
+
+def answers_of(rows: Sequence[AnswerRow], root: Path) -> list[Answer]:
+    """Return the questions and answers of rows, whose clips are below `root`."""
+    return [(_question(row, root), _response(row, root)) for row in rows]
 
 
 def _question(row: AnswerRow, root: Path) -> SpokenQuestion:

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from paras2s.audio.asr import transcribe
 from paras2s.audio.clip import read_clip
-from paras2s.bench.systems import FolderSystem, SpokenQuestion, find_clip, open_system
+from paras2s.bench.systems import FolderSystem, SpokenQuestion, answered_folder, find_clip, open_system
 from paras2s.bench.voicebench.data import SUBSETS, VoiceBenchItem, load_voicebench
 from paras2s.bench.voicebench.metrics import (
     FULL_POINTS,
@@ -33,7 +33,7 @@ from paras2s.bench.voicebench.metrics import (
     score_text,
     voicebench_summary,
 )
-from paras2s.clients.chat import LLMClient, Reply, Request
+from paras2s.clients.chat import Bill, LLMClient, Reply, Request
 from paras2s.configs.schema.judges import JudgingConfig, find_judge
 from paras2s.errors import BudgetError, ConfigError, DataError, JudgeError
 from paras2s.reward.judges.parsing import ANSWER_SCHEMA, is_readable, read_as, read_score, require_complete
@@ -71,20 +71,38 @@ class VoiceBenchOptions:
     judge: str | None = None
     curation: Path | None = None
     overrides: dict[str, Any] | None = None
+    limit: int | None = None
+
+    def items(self) -> list[VoiceBenchItem]:
+        """Return the questions, `limit` of each file at most."""
+        return [item for path in self.files for item in load_voicebench(path, self.subset)[: self.limit]]
+
+    def open_client(self, calls: bool = True) -> LLMClient | None:
+        """Return the judge's LLM; None without a judge."""
+        if self.judge is None:
+            return None
+        config = find_judge(self.judge).config(JudgingConfig, self.overrides)
+        return LLMClient(config.llm, JsonCache(self.cache_dir / "judging.sqlite"), calls=calls)
 
 
 def run_voicebench(options: VoiceBenchOptions, console: Console, quiet: bool) -> VoiceBenchSummary:
     """Let a system answer, transcribe and score its answers, and write their rows. Raises ConfigError. BudgetError."""
-    items = [item for path in options.files for item in load_voicebench(path, options.subset)]
+    items, client = options.items(), options.open_client()
     transcripts = answer_transcripts(options, [item.id for item in items], console, quiet)
-    client = None
-    if options.judge is not None:
-        config = find_judge(options.judge).config(JudgingConfig, options.overrides)
-        client = LLMClient(config.llm, JsonCache(options.cache_dir / "judging.sqlite"))
     with progress_bar(console, "answers judged", None, quiet) as bar:
         rows = score_voicebench(items, transcripts, client, bar.at)
     write_jsonl(options.out, (asdict(row) for row in rows))
     return voicebench_summary(rows)
+
+
+def estimate_voicebench(options: VoiceBenchOptions, console: Console, quiet: bool) -> Bill:
+    """Return the most that judging a folder of answers costs. Raises ConfigError: the system is still to answer."""
+    answered_folder(options.system)
+    items, client = options.items(), options.open_client(calls=False)
+    if client is None:
+        return Bill()
+    transcripts = answer_transcripts(options, [item.id for item in items], console, quiet)
+    return client.estimate(list(judge_requests(items, transcripts)[1].values()))
 
 
 def answer_transcripts(
@@ -131,11 +149,32 @@ def score_voicebench(
         DataError: an id occurs twice, or a transcript belongs to no item. BudgetError: the budget ended; replies so far stay
             in the cache.
     """
+    rows, requests = judge_requests(items, transcripts)
+    if client is not None and requests:
+        replies = client.complete_all(list(requests.values()), on_progress, _is_readable)
+        for name, reply in zip(requests, replies, strict=True):
+            prompt = _prompts()[SUBSETS[rows[name].subset]]
+            rows[name] = _judged(replace(rows[name], judge=client.config.model, prompt_hash=prompt.hash), reply)
+    return [rows[item.id] for item in items]
+
+
+def _prompts() -> dict[str, Prompt]:
+    return {"open": Prompt(read_prompt("voicebench_open"), OPEN_USER), "qa": Prompt(read_prompt("voicebench_qa"), QA_USER)}
+
+
+def judge_requests(
+    items: Sequence[VoiceBenchItem], transcripts: Mapping[str, str | Unscored]
+) -> tuple[dict[str, VoiceBenchRow], dict[str, Request]]:
+    """Return the rows by id as far as they are known without a call, and the LLM's requests for the others.
+
+    Raises:
+        DataError: as `score_voicebench`.
+    """
     if len({item.id for item in items}) < len(items):
         raise DataError("id: an item occurs more than once")
     if unknown := sorted(set(transcripts) - {item.id for item in items}):
         raise DataError(f"transcripts: {unknown[0]!r} belongs to no item")
-    prompts = {"open": Prompt(read_prompt("voicebench_open"), OPEN_USER), "qa": Prompt(read_prompt("voicebench_qa"), QA_USER)}
+    prompts = _prompts()
     schemas = {"open": ANSWER_SCHEMA, "qa": FactVerdict.model_json_schema()}
     rows: dict[str, VoiceBenchRow] = {}
     requests: dict[str, Request] = {}
@@ -152,12 +191,7 @@ def score_voicebench(
             rows[item.id] = VoiceBenchRow(item.id, item.subset, transcript, "", unscored=NEEDS_JUDGE)
             values = {"request": item.prompt, "reference": item.reference, "answer": transcript}
             requests[item.id] = Request(prompts[kind].messages(values, {}), schemas[kind])
-    if client is not None and requests:
-        replies = client.complete_all(list(requests.values()), on_progress, _is_readable)
-        for name, reply in zip(requests, replies, strict=True):
-            prompt = prompts[SUBSETS[rows[name].subset]]
-            rows[name] = _judged(replace(rows[name], judge=client.config.model, prompt_hash=prompt.hash), reply)
-    return [rows[item.id] for item in items]
+    return rows, requests
 
 
 def _is_readable(reply: Reply) -> bool:
