@@ -394,6 +394,8 @@ class LLMClient:
             self.calls += 1
             # As bytes: the client's own models of requests and replies take 2 ms of the processor a call.
             data: bytes = await session.client.post(path, cast_to=bytes, body=body)
+            if data.lstrip()[:5] == b"data:":
+                raise PaidError("the server streams its reply, in parts, which was not requested", None)
             # "Infinity" is no JSON; an infinite count of tokens is a missing count. "-Infinity" is some servers' "never".
             completion = json.loads(data, parse_constant=lambda name: -math.inf if name == "-Infinity" else None)
             _refuse_error(completion)

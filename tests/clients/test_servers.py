@@ -160,6 +160,22 @@ def test_replies_of_real_servers_are_read_or_refused_in_words(name):
         assert "(2 attempts in 0 s)" in str(found)
 
 
+def test_a_reply_in_parts_that_was_not_requested_is_named():
+    part = {"choices": [{"index": 0, "delta": {"content": GOOD}, "finish_reason": None}]}
+    with ScriptedEndpoint(lambda request, _: Raw(f"data: {json.dumps(part)}\n\ndata: [DONE]\n\n".encode())) as server:
+        found = client_for(server, max_attempts=2).complete_all([ask()])[0]
+    assert isinstance(found, JudgeError)
+    assert "the server streams its reply" in str(found)
+
+
+def test_another_models_name_is_said_once(caplog):
+    other = Raw(json.dumps(body(model="another-7b")).encode())
+    with ScriptedEndpoint(lambda request, _: other) as server, caplog.at_level(logging.WARNING):
+        client = client_for(server, model="mine-1b")
+        assert [reply.model for reply in client.complete_all([ask("a"), ask("b")])] == ["another-7b"] * 2
+    assert caplog.text.count("mine-1b: the endpoint says that another-7b answered; verdicts name both") == 1
+
+
 def test_an_error_in_a_good_body_that_cannot_pass_is_not_tried_again():
     with ScriptedEndpoint(lambda request, _: Raw(b'{"error": {"message": "no credit", "code": 402}}')) as server:
         client = client_for(server, model="gpt-4o")

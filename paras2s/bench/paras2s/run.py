@@ -187,7 +187,7 @@ def estimate_paras2s(options: BenchOptions, judge: AnswerJudge) -> Bill:
     questions, bill = [question_of_query(query, manifest.folder) for query in queries], Bill()
     for spec in options.systems.values():
         rows = answered_folder(spec).answer(questions, options.answers, lambda done, total: None)
-        bill += judge.estimate([(question, one) for question, row in zip(questions, rows, strict=True) for one in row])
+        bill += judge.estimate([(question, answer) for question, row in zip(questions, rows, strict=True) for answer in row])
     return bill
 
 
