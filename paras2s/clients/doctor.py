@@ -167,17 +167,22 @@ def _schema(config: LLMConfig) -> tuple[Finding, Finding]:
         except (ValueError, TypeError, KeyError):
             pass
     scored = client.complete_all([replace(request, scored=SCORE)])[0]
-    given = isinstance(scored, Reply) and scored.logprobs is not None
-    state = "given (judge.read: expected)" if given else "not given (judge.read: reply only)"
-    return structured, Finding("probabilities of a score", state, given)
+    return structured, _given("probabilities of a score", scored, "judge.read: expected", "judge.read: reply only")
+
+
+def _given(what: str, reply: Reply | JudgeError | BudgetError, use: str, instead: str) -> Finding:
+    """Return whether log-probabilities came with a reply; of a server that was too slow for it that is not known."""
+    if isinstance(reply, JudgeError) and "no reply within" in str(reply):
+        return Finding(what, f"unknown: {reply}"[:160])
+    given = isinstance(reply, Reply) and reply.logprobs is not None
+    return Finding(what, f"given ({use})" if given else f"not given ({instead})", given)
 
 
 def _echo(config: LLMConfig) -> Finding:
     """Return whether the log-probabilities of a prompt are given, which a contrast judge needs."""
     reply = _ask(config, Request((Message("user", ("The sky is blue.",)),), continues_at=len("The sky")))
-    given = isinstance(reply, Reply) and reply.logprobs is not None
-    state = "given (kind: contrast, engine: completions)" if given else "not given (kind: contrast needs engine: local)"
-    return Finding("probabilities of a prompt", state, given)
+    needed = "kind: contrast needs engine: local"
+    return _given("probabilities of a prompt", reply, "kind: contrast, engine: completions", needed)
 
 
 def _cancelling(config: LLMConfig) -> Finding:

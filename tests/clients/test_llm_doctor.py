@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from tiny.endpoint import Fail, Raw, ScriptedEndpoint
+from tiny.endpoint import Fail, Hang, Raw, ScriptedEndpoint
 from tiny.world import invoke
 
+from paras2s.clients import doctor
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import ConfigError, JudgeError
 
@@ -65,6 +66,14 @@ def test_a_server_that_can_do_nothing_is_told_apart_in_words_and_settings():
     settings = found["llm"]
     assert (settings["model"], settings["structured"], settings["max_output_tokens"]) == ("mine", "never", 1024)
     LLMConfig(**settings)
+
+
+def test_what_a_server_is_too_slow_to_say_is_unknown_and_not_missing():
+    with ScriptedEndpoint(lambda sent, _: Hang()) as server:
+        config = LLMConfig(base_url=server.base_url, max_attempts=1, timeout_s=0.05)
+        found = [doctor._schema(config)[1], doctor._echo(config)]
+    assert [each.works for each in found] == [None, None]
+    assert all("unknown: " in each.state and "no reply within 0.05 s" in each.state for each in found)
 
 
 def test_the_settings_are_printed_to_paste_and_no_server_is_said_so():
