@@ -44,6 +44,10 @@ class EndpointError(BudgetError):
     """An endpoint failed too many calls in a row, and no more are made; as at a budget's end, a later run continues."""
 
 
+class HubError(ParaS2SError):
+    """A hub of models cannot be reached, or refuses; what was sent stays there, and the same command goes on."""
+
+
 class StorageError(ParaS2SError):
     """The disk refused a write (full, read-only); what was written before stays valid."""
 

@@ -32,6 +32,7 @@ from paras2s.cli.demo import demo
 from paras2s.cli.distill import distill
 from paras2s.cli.doctor import doctor
 from paras2s.cli.export import export
+from paras2s.cli.hub import pull, push
 from paras2s.cli.judge import blueprint, judge_app
 from paras2s.cli.judge_audit import judge_audit
 from paras2s.cli.options import EXIT_CODES, print_failure
@@ -64,6 +65,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Judge": {"blueprint": blueprint, "probe": probe, "rank": rank, "serve": serve},
     "Look": {"studio": studio, "talk": talk, "rollouts": rollouts},
     "Models": {"new-policy": new_policy, "check-policy": check_policy, "export": export},
+    "Share": {"push": push, "pull": pull},
     "Plan and set up": {"plan": plan, "config": config, "doctor": doctor},
     "This project's pages": {"results": results, "paper": paper},
 }
@@ -97,10 +99,11 @@ def _version(requested: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
 ) -> None:
-    # Set before torch is loaded: no progress bars, telemetry or hub access of other libraries. OpenMP threads sleep while they
-    # wait: spinning threads slow down beside any busy program.
+    # Set before torch is loaded: no progress bars, telemetry or hub access of other libraries, but for push and pull. OpenMP
+    # threads sleep while they wait: spinning threads slow down beside any busy program.
     quiet = {
         "OMP_WAIT_POLICY": "PASSIVE",
         "HF_HUB_OFFLINE": "1",
@@ -110,6 +113,8 @@ def _root(
         "TOKENIZERS_PARALLELISM": "false",
         "TRANSFORMERS_VERBOSITY": "error",
     }
+    if context.invoked_subcommand in PANELS["Share"]:
+        del quiet["HF_HUB_OFFLINE"], quiet["HF_HUB_DISABLE_PROGRESS_BARS"]
     for name, value in quiet.items():
         os.environ.setdefault(name, value)
     import warnings

@@ -1,6 +1,6 @@
 """`paras2s export`: the policy of a run at any of its checkpoints, in the layout of its family's released weights.
 
-The folder is complete or missing: it is made under another name and renamed. Left out: sending it to a hub.
+The folder is complete or missing: it is made under another name and renamed. `paras2s push` sends it to a hub.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from torch import Tensor
 from paras2s.errors import DataError, PolicyError, one_line
 from paras2s.policy.weights import check_rank, check_state, shapes_of
 from paras2s.utils.io import read_json, reading, write_bytes, write_json
+from paras2s.utils.tables import size_text
 
 # The layout of these folders; those from before it had a number are of the first.
 VERSION = 1
@@ -258,11 +259,3 @@ def describe_size(each_bytes: int, most: int, adapters: bool) -> str:
     what = "adapters" if adapters else "all weights"
     each, total = size_text(each_bytes), size_text(each_bytes * most)
     return f"checkpoints: {each} each ({what} and optimiser), at most {most} at once: {total}"
-
-
-def size_text(size: float) -> str:
-    """Return bytes in the unit that suits them."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if size >= factor:
-            return f"{size / factor:.3g} {unit}"
-    return f"{size / 1e3:.3g} kB"

@@ -118,6 +118,14 @@ def percent(value: float | None, digits: int = 1, *, signed: bool = False, none:
     return number_text(value, digits, scale=100.0, unit=" %", signed=signed, none=none)
 
 
+def size_text(size: float) -> str:
+    """Return bytes in the unit that suits them."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size / 1e3:.3g} kB"
+
+
 def span(low: float | None, high: float | None, digits: int = 2, *, scale: float = 1.0, signed: bool = False) -> str:
     """Return the ends of an interval, such as "58.0 to 66.1"; "" where there is none."""
     if low is None or high is None:

@@ -16,6 +16,7 @@ from paras2s.utils.tables import (
     number_text,
     p_value,
     percent,
+    size_text,
     span,
     with_error,
     with_interval,
@@ -99,3 +100,7 @@ def test_numbers() -> None:
     assert with_interval(Share(None, None, None, 0, 1), none="no share") == "no share"
     assert [with_error(3.21, 0.08), with_error(3.21, None), with_error(None, 0.1)] == ["3.21 ± 0.08", "3.21", "-"]
     assert [p_value(0.01234), p_value(None)] == ["0.012", "-"]
+
+
+def test_sizes_have_the_unit_that_suits_them() -> None:
+    assert [size_text(size) for size in (1.5e12, 36e6, 120)] == ["1.5 TB", "36 MB", "0.12 kB"]
