@@ -9,7 +9,7 @@ The public names, each loaded when it is first used, so that importing the packa
 - a policy of your own: `PolicySpec`, `SlotSpec`, `Turn`, `Prompt`, `SampleRequest`, `Sampling`, `Block`, `Generation`,
   `walk_methods`, `check_policy`, `PolicyError`;
 - rewards: `combine`, `Reward`, `group_advantages`;
-- runs and data: `open_run`, `Run`, `load_dataset`, `read_table`; a few steps of training in this process: `grpo_steps`;
+- runs and data: `open_run`, `Run`, `load_dataset`, `import_dataset`, `read_table`; a few steps of training in this process: `grpo_steps`;
 - a benchmark of your own: `Suite`;
 - errors: `ParaS2SError`, the base of all.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from paras2s.audio.clip import Clip, read_clip, write_clip
     from paras2s.bench.suites.base import Suite
     from paras2s.data_gen.dataset import load_dataset
+    from paras2s.data_gen.import_audio import import_dataset
     from paras2s.errors import ParaS2SError, PolicyError
     from paras2s.policy.base import Policy
     from paras2s.policy.first_steps import walk_methods
@@ -64,6 +65,7 @@ _MODULES = {
     "combine": "reward.sources.composite",
     "group_advantages": "train.advantages",
     "grpo_steps": "api",
+    "import_dataset": "data_gen.import_audio",
     "load_dataset": "data_gen.dataset",
     "open_judge": "reward.judges.registry",
     "open_policy": "api",
@@ -101,6 +103,7 @@ __all__ = [
     "combine",
     "group_advantages",
     "grpo_steps",
+    "import_dataset",
     "load_dataset",
     "open_judge",
     "open_policy",

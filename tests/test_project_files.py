@@ -30,6 +30,11 @@ def test_the_citation_is_of_this_version() -> None:
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
 
 
+@pytest.mark.parametrize("name", ["CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "SECURITY.md", "SUPPORT.md"])
+def test_a_file_that_a_forge_looks_for_exists(name: str) -> None:
+    assert len((ROOT / name).read_text()) > 500
+
+
 @pytest.mark.parametrize("form", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda path: path.stem)
 def test_a_form_of_an_issue_has_what_a_forge_requires(form: Path) -> None:
     fields = yaml.safe_load(form.read_text())
@@ -88,7 +93,7 @@ def test_every_verb_is_in_a_group_of_the_help() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert [name for name, command in commands.items() if not getattr(command, "rich_help_panel", None)] == []
     shown = CliRunner().invoke(app, ["--help"]).stdout
-    places = [shown.index(f" {name} ") for name in ("Run", "Judge", "Look", "Models", "Benchmark")]
+    places = [shown.index(f" {name} ") for name in ("Run", "Judge", "Look", "Models", "Share", "Benchmark")]
     assert places == sorted(places)
     assert "--install-completion" in shown
 

@@ -27,7 +27,7 @@ from paras2s.cli.bench_systems import bench_systems
 from paras2s.cli.bench_unisrm import bench_unisrm
 from paras2s.cli.check_policy import check_policy, new_policy
 from paras2s.cli.config import config
-from paras2s.cli.data import data
+from paras2s.cli.data import data, import_data
 from paras2s.cli.demo import demo
 from paras2s.cli.distill import distill
 from paras2s.cli.doctor import doctor
@@ -61,7 +61,15 @@ app = typer.Typer(
 
 # The groups of --help, in the order of use.
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
-    "Run": {"demo": demo, "data": data, "warmup": warmup, "distill": distill, "align": align, "ablate": ablate},
+    "Run": {
+        "demo": demo,
+        "data": data,
+        "import-data": import_data,
+        "warmup": warmup,
+        "distill": distill,
+        "align": align,
+        "ablate": ablate,
+    },
     "Judge": {"blueprint": blueprint, "probe": probe, "rank": rank, "serve": serve},
     "Look": {"studio": studio, "talk": talk, "rollouts": rollouts},
     "Models": {"new-policy": new_policy, "check-policy": check_policy, "export": export},

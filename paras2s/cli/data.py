@@ -60,6 +60,60 @@ def data(
     )
 
 
+def import_data(
+    source: Annotated[Path, typer.Argument(help="Audio dataset: *.parquet, save_to_disk's folder, or one with metadata.csv.")],
+    out: Annotated[Path, typer.Argument(help="New folder, as `bench paras2s` and a run's data.curated read it.")],
+    columns: Annotated[
+        list[str],
+        typer.Option(
+            metavar="PART=COLUMN,...",
+            help="Columns: audio, text, style, speaker, contrast, category, topic, role; answer_audio, answer_text, answer_tone.",
+        ),
+    ],
+    role: Annotated[
+        str | None,
+        typer.Option(help="Role of all rows: demonstration, preference, rl, validation or test. Default: the split's."),
+    ] = None,
+    category: Annotated[str, typer.Option(help="Category of rows without one.")] = "emotion",
+    split: Annotated[str | None, typer.Option(help="Only the tables of this split: train, validation, test ...")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N rows.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the columns and count the rows; write nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Import an audio dataset whose columns you name: its clips as spoken queries, with the labels that it has."""
+    from collections import Counter
+
+    from paras2s.cli.options import parse_pairs
+    from paras2s.data_gen.import_audio import check_columns, import_dataset, open_source, role_of
+    from paras2s.utils.progress import open_console, progress_bar
+
+    named = parse_pairs([pair for item in columns for pair in item.split(",")], "--columns")
+    tables = open_source(source, split)
+    check_columns(tables, named)
+    if dry_run:
+        shown = {"rows": tables.rows, "tables": len(tables.files), "columns": list(tables.columns)}
+        print_json(shown) if as_json else typer.echo(
+            f"{shown['rows']} rows; columns: {', '.join(tables.columns)}; nothing written"
+        )
+        return
+    checked = None if role is None else role_of(role, "test")
+    with progress_bar(open_console(to_stderr=as_json), "clips", tables.rows, quiet=as_json) as bar:
+        manifest = import_dataset(
+            source, out, named, role=checked, category=category, split=split, limit=limit, progress=bar.at
+        )
+    left = [candidate for candidate in manifest.candidates if candidate.rejected_by is not None]
+    roles = Counter(query.role for query in manifest.queries)
+    if as_json:
+        print_json({"queries": roles, "demonstrations": len(manifest.demonstrations), "left_out": len(left)})
+        return
+    counts = ", ".join(f"{count} {name}" for name, count in roles.items())
+    typer.echo(f"{out}: {counts} queries, {len(manifest.demonstrations)} demonstrations")
+    if left:
+        typer.echo(
+            f"{len(left)} rows left out ({out}/candidates.parquet says why), the first: {left[0].id}, {left[0].rejected}"
+        )
+
+
 def run_scripts(run: Any, report: bool, dry_run: bool, curation_options: list[Any], as_json: bool, wait: bool) -> None:
     """Build, report or dry-run the dataset of a run."""
     from paras2s.configs.schema.base import dump_config
