@@ -67,7 +67,7 @@ def import_data(
         list[str],
         typer.Option(
             metavar="PART=COLUMN,...",
-            help="Columns: audio, text, style, speaker, contrast, category, topic, role; answer_audio, answer_text, answer_tone.",
+            help="audio, text, style, speaker, contrast, category, topic, role, answer_audio, answer_text, answer_tone.",
         ),
     ],
     role: Annotated[
