@@ -6,7 +6,7 @@ A policy has the longer card that `paras2s export` writes. The licence is left t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -69,8 +69,8 @@ def _preferences_facts(folder: Path) -> Facts:
     return [("rows", str(sum(1 for _ in read_rows(folder / "preferences.jsonl"))))]
 
 
-def _counts(values: object) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(Counter(values).items())) or "none"  # type: ignore[call-overload]
+def _counts(values: Iterable[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(Counter(values).items())) or "none"
 
 
 # Kind -> what it is, the command that opens it, its facts.

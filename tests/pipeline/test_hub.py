@@ -6,6 +6,7 @@ Not covered: the real hub, and its storage of large files, which the library han
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,6 +224,15 @@ def test_a_hub_that_is_not_reached(hub: Hub, tmp_path: Path, monkeypatch: pytest
 def test_another_folder_is_refused_with_what_to_give(files: dict[str, str], problem: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=problem):
         invoke("push", write(tmp_path / "folder", files), "me/mine", "--dry-run")
+
+
+def test_push_and_pull_alone_may_reach_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    invoke("push", write(tmp_path / "policy", POLICY), "me/mine", "--dry-run")
+    assert "HF_HUB_OFFLINE" not in os.environ
+    invoke("config", "--help")
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
 
 
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
