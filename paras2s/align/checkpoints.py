@@ -16,11 +16,11 @@ from paras2s.train.checkpoint import (
     describe_size,
     remove_all,
     remove_superseded,
-    size_text,
     step_name,
     under_one_model,
 )
 from paras2s.utils.progress import Bar
+from paras2s.utils.tables import size_text
 
 
 def announce_checkpoints(job: GRPOJob, each_bytes: int) -> None:

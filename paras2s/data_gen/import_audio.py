@@ -163,12 +163,10 @@ def role_of(value: object, fallback: Role) -> Role:
     """
     if value is None:
         return fallback
-    for role in get_args(Role):
-        if value == role:
-            return role
-    if str(value) not in SPLITS:
-        raise ConfigError(f"role {value!r}: is none of {', '.join((*get_args(Role), *SPLITS))}; give --role for all rows")
-    return SPLITS[str(value)]
+    known: dict[str, Role] = {**{role: role for role in get_args(Role)}, **SPLITS}
+    if str(value) not in known:
+        raise ConfigError(f"role {value!r}: is none of {', '.join(known)}; give --role for all rows")
+    return known[str(value)]
 
 
 def _query_id(candidate: Candidate) -> str:

@@ -281,7 +281,7 @@ def _open_api() -> HfApi:
     from huggingface_hub import HfApi
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     return HfApi(library_name="paras2s", library_version=__version__)
 
 

@@ -30,11 +30,11 @@ from paras2s.reward.reward_model.teachers import JudgeTeacher, Scores, Teacher, 
 from paras2s.rollout.answer_files import AnswerShard, StoredAnswer, plan_shards, read_shard
 from paras2s.rollout.samplers import LocalSampler, Sampler, WorkerSampler
 from paras2s.run import Run
-from paras2s.train.checkpoint import size_text
 from paras2s.types import Query, Unscored
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_json, write_jsonl
 from paras2s.utils.progress import progress_bar
+from paras2s.utils.tables import size_text
 
 # Answers that are judged together: chunks for 64 measuring processes, at most 9 GB of sound (31 s each, 24 kHz).
 JUDGED_TOGETHER = 3072
