@@ -50,7 +50,7 @@ def push(
         print_json({**asdict(sent), "kind": upload.kind.name})
         return
     typer.echo(f"{sent.repo} at {sent.commit}, {'private' if sent.private else 'public'}; to get it:")
-    typer.echo(f"  paras2s pull {sent.repo} --revision {sent.commit[:12]}")
+    typer.echo(f"  paras2s pull {sent.repo} --revision {sent.commit}")
 
 
 def pull(
