@@ -1,5 +1,5 @@
 # Two stages: `base` has what builds and tests the package (.devcontainer), `run` has the package itself.
-#   docker build -t paras2s . && docker run --rm -it -v "$PWD/runs:/home/user/runs" paras2s paras2s demo --preset quick
+#   docker build -t paras2s . && docker run --rm -it -v "$PWD/runs:/paras2s/runs" paras2s paras2s demo --preset quick
 FROM python:3.11-slim AS base
 # A compiler for pyworld and the native sampler; wget for KubeRay's probes.
 RUN apt-get update \
@@ -15,5 +15,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE /src/
 COPY paras2s /src/paras2s
 # Ray's extra: a RayJob is submitted to its dashboard.
 RUN pip install --no-cache-dir -c /src/constraints.txt "/src[offline,models,curate]" "ray[default]" && rm -r /src
+RUN install -d -o user /paras2s
+WORKDIR /paras2s
 USER user
 CMD ["paras2s", "--help"]

@@ -9,7 +9,8 @@ The public names, each loaded when it is first used, so that importing the packa
 - a policy of your own: `PolicySpec`, `SlotSpec`, `Turn`, `Prompt`, `SampleRequest`, `Sampling`, `Block`, `Generation`,
   `walk_methods`, `check_policy`, `PolicyError`;
 - rewards: `combine`, `Reward`, `group_advantages`;
-- runs and data: `open_run`, `Run`, `load_dataset`, `import_dataset`, `read_table`; a few steps of training in this process: `grpo_steps`;
+- runs and data: `open_run`, `Run`, `load_dataset`, `import_dataset`, `read_table`;
+- a few steps of training in this process: `grpo_steps`;
 - a benchmark of your own: `Suite`;
 - errors: `ParaS2SError`, the base of all.
 """
