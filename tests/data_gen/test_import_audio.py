@@ -106,8 +106,8 @@ def test_roles_contrasts_and_answers(tmp_path: Path) -> None:
 
 
 def test_a_clip_without_words_is_transcribed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard = Transcript("what it says", *[None] * (len(Transcript.__dataclass_fields__) - 1))  # type: ignore[arg-type]
-    monkeypatch.setattr("paras2s.data_gen.import_audio.transcribe", lambda clips: [heard])
+    transcript = Transcript("what it says", *[None] * (len(Transcript.__dataclass_fields__) - 1))  # type: ignore[arg-type]
+    monkeypatch.setattr("paras2s.data_gen.import_audio.transcribe", lambda clips: [transcript])
     manifest = paras2s.import_dataset(write_parquet(tmp_path / "s", rows("sad")), tmp_path / "out", {"audio": "speech"})
     (query,) = manifest.queries
     assert (query.transcript, query.text, query.style) == ("what it says", None, None)
