@@ -59,13 +59,12 @@ def summarise(rows: Sequence[AnswerRow]) -> SystemScores:
         overall=Counted(mean_of_means([counted.estimate for counted in categories.values()]), len(rows)),
         word_error_rate=Counted(_mean_of(rates), len(rows)),
         duration_s=_mean_of([(row.duration_s, row.contrast_id) for row in rows]),
-        parts={part: _part_mean(rows, part) for part in dict.fromkeys(name for row in rows for name in row.parts)},
+        parts={
+            part: Counted(_mean_of([(row.parts[part], row.contrast_id) for row in rows if part in row.parts]), len(rows))
+            for part in dict.fromkeys(name for row in rows for name in row.parts)
+        },
         distinct_texts=len({normalise_words(row.text_stream) for row in rows}) / len(rows) if rows else None,
     )
-
-
-def _part_mean(rows: Sequence[AnswerRow], part: str) -> Counted:
-    return Counted(_mean_of([(row.parts[part], row.contrast_id) for row in rows if part in row.parts]), len(rows))
 
 
 def contrast_metric(rows: Sequence[AnswerRow]) -> Counted:

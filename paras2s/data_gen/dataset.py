@@ -163,7 +163,7 @@ def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:
     with reading(path, "not a parquet table", "; run `paras2s data` again"):
         table = pq.read_table(path)
         rows = table.to_pylist()
-    version = _version_of(table)
+    version = int((table.schema.metadata or {}).get(b"paras2s_schema", b"1"))
     if version != TABLE_VERSION:
         raise DataError(
             f"{path}: of schema {version}, this version reads {TABLE_VERSION}; run `paras2s data` into another folder"
@@ -179,10 +179,6 @@ def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:
         if not names_a_file(row.get("id", "a")):
             raise DataError(f"{path}: the id {row['id']!r} cannot name a file; run `paras2s data` again")
     return tuple(kind(**row) for row in rows)
-
-
-def _version_of(table: Any) -> int:
-    return int((table.schema.metadata or {}).get(b"paras2s_schema", b"1"))
 
 
 class StoredClip(Protocol):

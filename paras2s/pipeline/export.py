@@ -10,7 +10,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from paras2s.configs.schema.align import LoraConfig
 from paras2s.errors import ConfigError, PolicyError, StorageError
 from paras2s.pipeline.model_card import model_card
 from paras2s.policy.adapters import save_adapters
@@ -56,7 +55,8 @@ def export_checkpoint(
     temporary = out.with_name(f".{out.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     if adapters:
-        lora = _lora_of(run)
+        lora = run.config.align.lora
+        assert lora is not None
         save_adapters(policy, temporary, run.sft_dir, lora.rank, lora.alpha)
     else:
         policy.merge_lora()
@@ -119,8 +119,3 @@ def _refuse(checkpoint: Path, run: Run, adapters: bool, components: bool) -> Non
         raise ConfigError("--adapters: this run trained all weights; leave the option out")
     if adapters and components:
         raise ConfigError("--components: adapters use the components of their base weights; leave one option out")
-
-
-def _lora_of(run: Run) -> LoraConfig:
-    assert run.config.align.lora is not None
-    return run.config.align.lora

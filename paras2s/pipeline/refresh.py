@@ -281,10 +281,7 @@ class RewardRefresher:
         for rollout, (paid, *_) in zip(rollouts, rewards, strict=True):
             parts = paid.parts if isinstance(paid, Reward) else paid
             rows.append(AnswerRow(EVALUATED, rollout.query_id, embedded_codes(rollout, CODEC)[0], parts))
-        write_answers(self._evaluation(step), rows)
-
-    def _evaluation(self, step: int) -> Path:
-        return self.run.refreshed_dir / EVALUATIONS / f"{step_name(step)}.npz"
+        write_answers(self.run.refreshed_dir / EVALUATIONS / f"{step_name(step)}.npz", rows)
 
     def _validation_rewards(
         self, model: RewardModel, encoded: Mapping[str, EncodedQuestion], updates: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -50,14 +49,13 @@ class Board:
 
 
 def routes(studio: Studio) -> list[BaseRoute]:
-    """Return the route of the leaderboards."""
-    return [Route("/leaderboard", functools.partial(show_boards, studio))]
+    """Return the route of the page with a table for each suite that a run in the given folders has verdicts of."""
 
+    def show(request: Request) -> Response:
+        boards, problems = read_boards(studio)
+        return studio.page(request, "leaderboard.html.j2", boards=boards, problems=problems)
 
-def show_boards(studio: Studio, request: Request) -> Response:
-    """Show a table for each suite that a run in the given folders has verdicts of."""
-    boards, problems = read_boards(studio)
-    return studio.page(request, "leaderboard.html.j2", boards=boards, problems=problems)
+    return [Route("/leaderboard", show)]
 
 
 def read_boards(studio: Studio) -> tuple[list[Board], list[str]]:

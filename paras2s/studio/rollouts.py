@@ -302,16 +302,15 @@ def token_view(tokens: KeptTokens, pieces: Sequence[str]) -> dict[str, Any]:
             text, audio = sampled & (stream == TEXT), sampled & (stream == AUDIO)
             steps.append(
                 {
-                    "text": [{"token": _piece(int(row[n]), pieces), "logprob": float(logp[n])} for n in np.flatnonzero(text)],
+                    "text": [
+                        {"token": pieces[row[n]] if row[n] < len(pieces) else f"#{row[n]}", "logprob": float(logp[n])}
+                        for n in np.flatnonzero(text)
+                    ],
                     "audio": float(logp[audio].mean()) if audio.any() else None,
                 }
             )
     known = tokens.code_format == Codec2Pairs.version
     return {"steps": steps, "step_s": 1 / Codec2Pairs.frame_rate_hz if known else None, "codec": tokens.code_format}
-
-
-def _piece(token: int, pieces: Sequence[str]) -> str:
-    return pieces[token] if token < len(pieces) else f"#{token}"
 
 
 _DECODING = threading.Lock()

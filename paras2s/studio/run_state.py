@@ -10,7 +10,6 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -264,11 +263,8 @@ def _check_version(files: RunFiles, config: dict[str, Any], version: str | None)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in _digits(version))
-
-
-def _digits(version: str) -> Iterator[str]:
-    return (part for part in version.split("+")[0].split(".") if part.isascii() and part.isdigit())
+    parts = version.split("+")[0].split(".")
+    return tuple(int(part) for part in parts if part.isascii() and part.isdigit())
 
 
 def _text(value: Any) -> str | None:

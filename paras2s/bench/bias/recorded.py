@@ -207,7 +207,8 @@ def run_recorded(path: Path, only: Sequence[str], seed: int, out: Path) -> Probe
             raise DataError(f"{path}: {judge} {task}: no column for any of {', '.join(names)}")
         judges.append(JudgeProbes(judge, "", task, False, _count(rows), 0.0, None, tuple(results)))
     pairs = sum(map(len, loaded.values()))
-    report = ProbeReport(str(path), pairs, pairs, _clusters(loaded), _settings(loaded, seed, names), tuple(judges))
+    clusters = {(task, row.cluster or row.id) for (_, task), rows in loaded.items() for row in rows}
+    report = ProbeReport(str(path), pairs, pairs, len(clusters), _settings(loaded, seed, names), tuple(judges))
     write_jsonl(out / "comparisons.jsonl", (line for rows in loaded.values() for row in rows for line in _comparisons(row)))
     write_probes(out, report)
     return report
@@ -225,10 +226,6 @@ def _comparisons(row: RecordedRow) -> Iterator[dict[str, Any]]:
 def _count(rows: Sequence[RecordedRow]) -> int:
     """Number of verdicts that a judge's rows hold."""
     return sum(label is not None for row in rows for label in (row.given, row.turned, row.again, *row.levels.values()))
-
-
-def _clusters(loaded: Mapping[tuple[str, str], Sequence[RecordedRow]]) -> int:
-    return len({(task, row.cluster or row.id) for (_, task), rows in loaded.items() for row in rows})
 
 
 def _settings(loaded: Mapping[tuple[str, str], Sequence[RecordedRow]], seed: int, names: Sequence[str]) -> dict[str, Any]:

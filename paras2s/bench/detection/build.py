@@ -13,7 +13,7 @@ and all is decided by the seed, whatever order the disk lists files in.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -37,7 +37,9 @@ def rate_pairs(root: Path, count: int, seed: int, count_sounds: Callable[[str], 
             pairs.append(_pair(first, second, "1" if rates_hz[0] > rates_hz[1] else "2"))
         if len(pairs) == count:
             break
-    return _some(pairs, root)
+    if not pairs:
+        raise DataError(f"{root}: no speaker has two utterances of different rates")
+    return pairs
 
 
 def speaker_pairs(root: Path, count: int, seed: int) -> list[DetectPair]:
@@ -80,12 +82,6 @@ def _pair(first: SpokenText, second: SpokenText, label: Literal["1", "2", "same"
         speaker1=first.speaker,
         speaker2=second.speaker,
     )
-
-
-def _some(pairs: Sequence[DetectPair], root: Path) -> list[DetectPair]:
-    if not pairs:
-        raise DataError(f"{root}: no speaker has two utterances of different rates")
-    return list(pairs)
 
 
 def build(suite: Buildable, root: Path, count: int, seed: int, voice: str | None, out: Path) -> list[DetectPair]:

@@ -57,14 +57,6 @@ class RatingTable:
         return frozenset((*self.clip, self.rating, *self.others, *([self.text] if self.text else [])))
 
 
-def _before_system(clip: str) -> str:
-    return clip.rpartition("_")[0]
-
-
-def _after_system(clip: str) -> str:
-    return clip.partition("/")[2]
-
-
 def _after_condition(clip: str) -> str:
     """TMHINT-Q's names end in the speaker and the sentence: FCN_snr0_babble_TMHINT_b2_26_01."""
     return clip.rpartition("TMHINT_")[2]
@@ -121,7 +113,7 @@ SUITES: dict[str, DetectSuite] = {
             "somos", "SOMOS", QUALITY, "winner", 200,
             _paper(0.705, 0.725, 0.710, 0.710, **_trained(0.775, 0.850, 0.820)),
             _pointwise((0.528, 3.31), (0.503, 3.60), (0.553, 2.81)),
-            (RatingTable(("utteranceId",), "mean", (), _before_system),),
+            (RatingTable(("utteranceId",), "mean", (), lambda clip: clip.rpartition("_")[0]),),
             min_difference=1.0,
         ),
         DetectSuite(
@@ -137,7 +129,7 @@ SUITES: dict[str, DetectSuite] = {
             "thaimos", "ThaiMOS", QUALITY, "winner", 200,
             _paper(0.655, 0.655, 0.640, 0.775, **_trained(0.535, 0.625, 0.585)),
             _pointwise((0.515, 3.19), (0.553, 3.12), (0.535, 2.55)),
-            (RatingTable(("system", "file_name"), "pronunciation", THAIMOS, _after_system, "text"),),
+            (RatingTable(("system", "file_name"), "pronunciation", THAIMOS, lambda clip: clip.partition("/")[2], "text"),),
         ),
     )
 }  # fmt: skip

@@ -33,14 +33,11 @@ def run_arena(path: Path, out: Path | None) -> tuple[ArenaRanking, dict[str, Any
     if out is not None:
         write_json(out / "ranking.json", report)
         write_text(out / "ranking.md", markdown(ranking, path))
-        for name, aspect in ranking.aspects.items():
-            write_text(out / f"ranking{_suffix(name, ranking)}.svg", scatter(name, aspect, path.name))
+        for number, (name, aspect) in enumerate(ranking.aspects.items(), 1):
+            # By number, as an aspect's name may hold any letter.
+            suffix = f"-{number}" if len(ranking.aspects) > 1 else ""
+            write_text(out / f"ranking{suffix}.svg", scatter(name, aspect, path.name))
     return ranking, report
-
-
-def _suffix(name: str, ranking: ArenaRanking) -> str:
-    """Return nothing for the only aspect, and the number of one of several, as a name may hold any letter."""
-    return "" if len(ranking.aspects) == 1 else f"-{list(ranking.aspects).index(name) + 1}"
 
 
 def rows_of(aspect: ArenaAspect) -> list[tuple[str, ...]]:

@@ -6,7 +6,6 @@ The paper's own items are of its authors and of IEMOCAP. Those of a user are rea
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -114,10 +113,7 @@ def _load(path: Path | None, shipped: str, kind: type[ItemKind]) -> list[ItemKin
             items.append(kind.model_validate(row))
         except ValidationError as error:
             raise DataError(f"{source}: item {number}: {first_problem(error, 'item')}") from error
-    if twice := _first_twice([item.id for item in items]):
+    names = [item.id for item in items]
+    if twice := next((name for index, name in enumerate(names) if name in names[:index]), None):
         raise DataError(f"{source}: the id {twice!r} occurs twice")
     return items
-
-
-def _first_twice(names: Sequence[str]) -> str | None:
-    return next((name for index, name in enumerate(names) if name in names[:index]), None)

@@ -161,7 +161,7 @@ def build_dataset(
     contrasts = [contrast for group in roles.values() for contrast in group]
     candidates = reject_broken_contrasts(filtered)
     accepted = [(c, clip) for c, clip in zip(candidates, queries, strict=True) if c.rejected is None]
-    clips = {_query_clip(c): clip for c, clip in accepted}
+    clips = {f"queries/{_query_id(c)}": clip for c, clip in accepted}
     clips |= _best_takes(answer_takes, answers, agent_tone, cache, progress)
     return save_dataset(
         folder,
@@ -220,10 +220,6 @@ def _answer_clip(text: str) -> str:
 def _query_id(candidate: Candidate) -> str:
     # RL prompts lose their labels, so an id or a file name must not reveal them either.
     return prompt_name(candidate.id, 1) if candidate.role == "rl" else candidate.id
-
-
-def _query_clip(candidate: Candidate) -> str:
-    return f"queries/{_query_id(candidate)}"
 
 
 def _demonstrate(candidates: Sequence[Candidate], config: DataConfig) -> list[Demonstration]:

@@ -123,7 +123,9 @@ def _score_rows(
 
     start, stop = config.text_range
     scored = in_parts(text_score, stop - start, text_state[drawn[:, : text_count + 1]], tokens[..., 0][drawn] - start)
-    logp = logp.masked_scatter(_only_slot(sampled, 0), scored)
+    of_text = torch.zeros_like(sampled)
+    of_text[..., 0] = drawn
+    logp = logp.masked_scatter(of_text, scored)
     if audio_state is None:
         return logp
     drawn = sampled[..., 1]
@@ -172,12 +174,6 @@ def _fed_steps(sampled: Tensor) -> Tensor:
     """Number of steps read of each answer [N]: all before the last sampled one."""
     steps = torch.arange(sampled.shape[1], device=sampled.device)
     return (sampled.any(2) * steps).amax(1)
-
-
-def _only_slot(sampled: Tensor, slot: int) -> Tensor:
-    mask = torch.zeros_like(sampled)
-    mask[..., slot] = sampled[..., slot]
-    return mask
 
 
 def _stack_blocks(config: DualStreamConfig, blocks: Sequence[Block], steps: int) -> tuple[Tensor, Tensor]:

@@ -73,20 +73,12 @@ ARGUMENTS: dict[str, list[Any]] = {
 }
 
 
-def _compiler() -> list[str] | None:
-    command = shlex.split(os.environ.get("CXX", "")) or ["c++"]
-    return command if shutil.which(command[0]) else None
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "paras2s"
-
-
 def _build(compiler: Sequence[str]) -> Path:
     """Return the shared library's file, compiled if it is missing. Raises OSError: the folder or the compiler failed."""
     command = [*compiler, *FLAGS, *PROCESSOR_FLAGS.get(torch.backends.cpu.get_cpu_capability(), ())]
     key = hashlib.sha256(" ".join(command).encode() + SOURCE.read_bytes()).hexdigest()[:16]
-    path = _cache_folder() / f"decode-{key}.so"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = cache / "paras2s" / f"decode-{key}.so"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         # Several workers may compile at once; each puts its own whole file in place.
@@ -101,8 +93,8 @@ def _build(compiler: Sequence[str]) -> Path:
 @functools.cache
 def library() -> Any:
     """Return the loaded library, or None if it cannot be built or loaded; a compiler that fails is warned of once."""
-    compiler = _compiler()
-    if compiler is None:
+    compiler = shlex.split(os.environ.get("CXX", "")) or ["c++"]
+    if shutil.which(compiler[0]) is None:
         return None
     try:
         built = ctypes.CDLL(str(_build(compiler)))

@@ -28,7 +28,7 @@ from paras2s.statistics.annotators import (
 )
 from paras2s.statistics.correlation import Correlation, correlations
 from paras2s.statistics.intervals import Share
-from paras2s.studies.clicks import ItemState, label_of_scores
+from paras2s.studies.clicks import label_of_scores
 from paras2s.studies.forms import Question
 from paras2s.studies.store import StudyStore
 from paras2s.studies.study import Item, Study
@@ -113,15 +113,12 @@ class Results:
 def list_annotations(store: StudyStore) -> list[Annotation]:
     """Return all items that are done or skipped, by annotator in the order they were added, by the item's number."""
     return [
-        Annotation(annotator.name, number, {} if state.skipped is not None else dict(state.choices), *_rest(state))
+        Annotation(annotator.name, number, choices, state.skipped, dict(state.plays), state.time_s, state.comment)
         for annotator in store.annotators()
         for number, state in sorted(store.progress(annotator.name).items.items())
         if state.closed
+        for choices in [{} if state.skipped is not None else dict(state.choices)]
     ]
-
-
-def _rest(state: ItemState) -> tuple[str | None, dict[str, int], float | None, str]:
-    return state.skipped, dict(state.plays), state.time_s, state.comment
 
 
 def summaries(store: StudyStore) -> tuple[AnnotatorSummary, ...]:

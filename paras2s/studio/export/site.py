@@ -64,7 +64,8 @@ def export_site(folders: Sequence[Path], out: Path, choice: Choice, dry_run: boo
         site = Site(requests, [str(root) for root in given.roots])
         plan = collect(app, studio, requests, [run.address for run in runs])
         say(f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}: {', '.join(run.name for run in runs)}")
-        say("pages: " + ", ".join(f"{count} {route.strip('/') or 'runs'}" for route, count in routes_of(plan).items()))
+        routes = Counter(page.route for page in plan.pages.values())
+        say("pages: " + ", ".join(f"{count} {route.strip('/') or 'runs'}" for route, count in routes.items()))
         say(f"{len(plan.data)} files of data and {len(plan.sounds)} sounds; about {megabytes(estimate(plan, site))} in all")
         if dry_run:
             say(f"nothing was written; without --dry-run it would be {out / 'index.html'}")
@@ -98,11 +99,6 @@ def check_steps(choice: Choice, runs: Sequence[Path]) -> None:
     if missing := [step for step in choice.steps if step not in kept]:
         known = f"the kept steps are {min(kept)} to {max(kept)}" if kept else "no rollouts are kept"
         raise ConfigError(f"--step {missing[0]}: is not kept; {known}")
-
-
-def routes_of(plan: Plan) -> dict[str, int]:
-    """Return the number of pages by route."""
-    return dict(Counter(page.route for page in plan.pages.values()))
 
 
 def megabytes(size: float) -> str:
@@ -199,7 +195,7 @@ class Site:
         if reply.problem is not None:
             return Made({}, self.without_roots(reply.problem))
         data, suffix = compressed(reply.body, reply.media_type)
-        file = _sound_file(data, suffix)
+        file = f"sounds/{_digest(data)}{suffix}"
         script = {f"{file}.js": register(f"{file}.js", base64.b64encode(data).decode())}
         return Made({file: data} | (script if drawn else {}))
 
@@ -239,7 +235,3 @@ class Site:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:20]
-
-
-def _sound_file(data: bytes, suffix: str) -> str:
-    return f"sounds/{_digest(data)}{suffix}"

@@ -57,7 +57,13 @@ def reply_format(task: Task, reasoning: bool = True) -> str:
     else:
         answer = "<answer>" + " ".join(f"{key}=SCORE;" for key in task.keys) + "</answer>"
         note = "Between <answer> and </answer> stand the scores alone."
-    think = [] if not reasoning else ["<think>", *(_pair_lines(task) if task.pairwise else _quality_lines()), "</think>"]
+    quality = [
+        ASPECTS,
+        *(f"{name}: WHAT YOU HEAR" for name in ASPECT_DESCRIPTIONS),
+        PARAGRAPH,
+        "one paragraph about all aspects",
+    ]
+    think = ["<think>", *(_pair_lines(task) if task.pairwise else quality), "</think>"] if reasoning else []
     return "\n".join(["Reply in exactly this form, with nothing before or after it:", *think, answer, note])
 
 
@@ -66,10 +72,6 @@ def _pair_lines(task: Task) -> list[str]:
     total = " = " + "+".join(["SCORE"] * len(scores)) + " = TOTAL"
     sides = [line for side in ("A", "B") for line in (heading(task, side), *scores, total_prefix(task, side) + total)]
     return [*sides, SUMMARY, "- two to four sentences: how they differ, and why the winner wins"]
-
-
-def _quality_lines() -> list[str]:
-    return [ASPECTS, *(f"{name}: WHAT YOU HEAR" for name in ASPECT_DESCRIPTIONS), PARAGRAPH, "one paragraph about all aspects"]
 
 
 def clip_order(task_id: TaskId, names: Iterable[str]) -> tuple[str, ...]:

@@ -39,12 +39,11 @@ class Encoded:
 
     def with_clips_of(self, other: Encoded) -> Encoded:
         """Return the prompt with another item's clips, each repeated or cut to the length of its slot."""
-        clips = [_resized(other.clips[n % len(other.clips)], clip.shape[1]) for n, clip in enumerate(self.clips)]
+        clips = []
+        for n, clip in enumerate(self.clips):
+            features, frames = other.clips[n % len(other.clips)], clip.shape[1]
+            clips.append(features.repeat(1, -(-frames // features.shape[1]))[:, :frames])
         return replace(self, clips=tuple(clips))
-
-
-def _resized(features: Tensor, frames: int) -> Tensor:
-    return features.repeat(1, -(-frames // features.shape[1]))[:, :frames]
 
 
 class UniSRM:
