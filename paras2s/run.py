@@ -185,12 +185,12 @@ class Run:
     def say(self, text: str) -> None:
         """Print a line for people."""
         if not self.quiet:
-            self.console.print(text, highlight=False, markup=False, emoji=False)
+            self.console.print(text, markup=False, emoji=False)
 
     def headline(self, text: str) -> None:
         """Print a line for people above those that belong to it."""
         if not self.quiet:
-            self.console.print(text, style="bold", highlight=False, markup=False, emoji=False)
+            self.console.print(text, style="bold", markup=False, emoji=False)
 
     def detail(self, text: str) -> None:
         """Print a line of diagnostics, if asked for by -v."""

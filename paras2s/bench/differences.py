@@ -110,7 +110,7 @@ class Comparison:
         ]  # fmt: skip
         notes = {row.why: None for row in self.rows if row.why}
         Table(("measured", *self.names, "difference", "noticeable"), rows, notes=[*notes]).show(console)
-        console.print(self.sentence, highlight=False, markup=False)
+        console.print(self.sentence)
 
 
 def compare_clips(first: Clip, second: Clip, names: ClipNames, tone: ToneClassifier | None = None) -> Comparison:

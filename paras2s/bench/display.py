@@ -60,17 +60,17 @@ def _show_reasons(console: Console, verdict: PairVerdict | Verdict | Preference,
     if samples > 1:
         # Votes on a pair are points of its first clip, which say nothing to a reader.
         score = f" ({votes[0]:g})" if isinstance(verdict, Verdict) else ""
-        console.print(f"of the first vote{score}; --json has all replies:", highlight=False, markup=False)
+        console.print(f"of the first vote{score}; --json has all replies:")
     reasons = _by_order(verdict.reason, verdict.reply, orders, 0 if failed else samples)
     for number, text in enumerate(reasons):
         # An ensemble's reason is of no order.
         if names is not None and orders > 1 and ORDERS_APART in verdict.reason:
             first, second = names if number == 0 else names[::-1]
             other = ", then the other way round" if len(reasons) == 1 else ""
-            console.print(f"heard first {first}, second {second}{other}:", highlight=False, markup=False)
-        console.print(_in_lines(text) or "the judge gave no reason", highlight=False, markup=False)
+            console.print(f"heard first {first}, second {second}{other}:")
+        console.print(_in_lines(text) or "the judge gave no reason")
     if failed:
-        console.print(f"votes missing, {len(failed)}: {failed[0]}", highlight=False, markup=False)
+        console.print(f"votes missing, {len(failed)}: {failed[0]}")
 
 
 def _by_order(reason: str, reply: str, orders: int, samples: int) -> list[str]:
@@ -100,20 +100,20 @@ def show_verdict(
 ) -> None:
     """Show the labels or the score, the reason, the judge and the cost; `names` are those of the clips 1 and 2."""
     if isinstance(verdict, Unscored):
-        console.print(f"[bold red]unscored[/bold red]: {escape(verdict.reason)}", highlight=False, markup=True)
+        console.print(f"[bold red]unscored[/bold red]: {escape(verdict.reason)}", markup=True)
         if verdict.reply:
-            console.print("the judge's reply:", verdict.reply, highlight=False, markup=False)
+            console.print("the judge's reply:", verdict.reply)
         return
     if isinstance(verdict, PairVerdict):
         labels = ", ".join(f"{name} [bold]{label}[/bold]" for name, label in verdict.labels.items())
-        console.print(f"{labels}; overall [bold]{overall}[/bold]", highlight=False, markup=True)
+        console.print(f"{labels}; overall [bold]{overall}[/bold]", markup=True)
         if verdict.consistent is not None:
-            console.print("both orders agree" if verdict.consistent else "the two orders do not agree", highlight=False)
+            console.print("both orders agree" if verdict.consistent else "the two orders do not agree")
     else:
         votes = len(verdict.votes)
         voted = f", the mean of {votes} votes" if votes > 1 else ", of 1 vote" if votes else " of 5"
         spread = "" if verdict.spread is None else f", spread {verdict.spread:.2f}"
-        console.print(f"score [bold]{verdict.score:.3g}[/bold]{voted}{spread}", highlight=False, markup=True)
+        console.print(f"score [bold]{verdict.score:.3g}[/bold]{voted}{spread}", markup=True)
     orders = 2 if isinstance(verdict, PairVerdict) and verdict.consistent is not None else 1
     _show_reasons(console, verdict, orders, names)
     _show_judge(console, verdict)
@@ -131,7 +131,7 @@ def show_preference(console: Console, task: str, preference: Preference | Unscor
         line += f"; judged in both orders, {'which agree' if preference.consistent else 'which do not agree'}"
     if preference.spread is not None and len(preference.votes) > len(preference.order_labels):
         line += f"; {len(preference.votes)} votes, {preference.points:.2f} for the first, spread {preference.spread:.2f}"
-    console.print(line, highlight=False, markup=True)
+    console.print(line, markup=True)
     _show_reasons(console, preference, len(preference.order_labels), names)
     _show_judge(console, preference)
 
@@ -140,7 +140,7 @@ def _show_judge(console: Console, verdict: PairVerdict | Verdict | Preference) -
     price = "unknown" if verdict.cost_usd is None else f"{verdict.cost_usd:.4f} USD"
     price += " (audio counted by its length)" if verdict.cost_estimated else ""
     by = f"{verdict.judge}/{verdict.version}, prompt {verdict.prompt_hash}"
-    console.print(f"{by}, {verdict.latency_s:.1f} s, cost {price}", style="dim", markup=False)
+    console.print(f"{by}, {verdict.latency_s:.1f} s, cost {price}", style="dim")
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class PairsEstimate:
     def show(self, console: Console) -> None:
         """Show both."""
         show_estimate(console, self.model, self.bill)
-        console.print(f"{self.unscored} of {self.n_pairs} pairs cannot be judged", highlight=False)
+        console.print(f"{self.unscored} of {self.n_pairs} pairs cannot be judged")
 
 
 def show_estimate(console: Console, model: str, bill: Bill) -> None:
@@ -168,6 +168,5 @@ def show_estimate(console: Console, model: str, bill: Bill) -> None:
     price = f"no price is known for {model}" if usd is None else f"at most {usd:.4f} USD"
     console.print(
         f"{bill.calls} calls of {model}, {tokens.text_in} tokens of text and {tokens.audio_in} of audio in, at "
-        f"most {tokens.text_out} out: {price}",
-        highlight=False,
+        f"most {tokens.text_out} out: {price}"
     )

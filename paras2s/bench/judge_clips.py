@@ -203,11 +203,11 @@ def _by_scores(options: JudgeOptions, judge: Judge, pair: Pair, names: ClipNames
 
     def show(console: Console) -> None:
         if decision is not None:
-            console.print(decision.sentence, style="bold", highlight=False, markup=False)
+            console.print(decision.sentence, style="bold")
         show_scored(console, (first, second), names)
         if decision is not None:
             price = "unknown" if decision.cost_usd is None else f"{decision.cost_usd:.4f} USD"
-            console.print(f"{judge.label}, {decision.elapsed_s:.1f} s, cost {price}", style="dim", markup=False)
+            console.print(f"{judge.label}, {decision.elapsed_s:.1f} s, cost {price}", style="dim")
             show_better(console, "Judges that would do better:", decision.better_judges)
 
     outcome = {"verdicts": {options.name: to_json(preference)}, "scores": {"1": to_json(first), "2": to_json(second)}}
@@ -224,7 +224,7 @@ def _headed(outcome: Outcome, names: ClipNames, started: float) -> Outcome:
     decision = Decision(*made, time.perf_counter() - started, verdict.cost_usd)
 
     def show(console: Console) -> None:
-        console.print(decision.sentence, style="bold", highlight=False, markup=False)
+        console.print(decision.sentence, style="bold")
         outcome.show(console)
 
     return replace(outcome, as_json={"decision": decision.as_json(), **outcome.as_json}, show=show)
@@ -408,7 +408,7 @@ def _without_calls(
         if options.estimate:
             show_estimate(console, client.config.model, bill)
         if options.dump is not None:
-            console.print(f"{options.dump}: the messages and recordings of the judge; no call was made", highlight=False)
+            console.print(f"{options.dump}: the messages and recordings of the judge; no call was made")
 
     written = {} if options.dump is None else {"dump": str(options.dump)}
     return Outcome({**written, **asdict(bill)}, show)

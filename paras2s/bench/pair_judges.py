@@ -153,12 +153,12 @@ def show_scored(console: Console, scored: Sequence[Verdict | Unscored], names: C
     for name, verdict in zip(names, scored, strict=True):
         said = f"unscored: {verdict.reason}" if isinstance(verdict, Unscored) else f"{verdict.score:.3g} of 5"
         why = f": {verdict.reason}" if isinstance(verdict, Verdict) and verdict.reason else ""
-        console.print(f"{name}: {said}{why}", highlight=False, markup=False)
+        console.print(f"{name}: {said}{why}")
 
 
 def show_better(console: Console, head: str, lines: Sequence[str]) -> None:
     """Show the judges that would do better, under a head."""
     if lines:
-        console.print(head, highlight=False, markup=False)
+        console.print(head)
     for line in lines:
-        console.print(f"  {line}", highlight=False, markup=False)
+        console.print(f"  {line}")

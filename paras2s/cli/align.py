@@ -29,8 +29,7 @@ def align(
         ),
     ] = False,
     preferences: Annotated[
-        Path | None,
-        typer.Option(help="JSONL file of preferences: learn from its answers by DPO or KTO, and sample none."),
+        Path | None, typer.Option(help="JSONL file of preferences: learn from its answers by DPO or KTO, and sample none.")
     ] = None,
     only_count: Annotated[
         bool, typer.Option("--dry-run", help="Check the preferences; count rows, seconds of sound and steps; train nothing.")
@@ -86,7 +85,7 @@ def _show(console: Console, report: DryRun) -> None:
     from paras2s.utils.tables import Table
 
     counted = ", ".join(f"{name} {count / 1e9:.3f}" for name, count in report.parameters.items())
-    console.print(f"{report.policy}, sizes from {report.sizes_from}; billions of parameters: {counted}", highlight=False)
+    console.print(f"{report.policy}, sizes from {report.sizes_from}; billions of parameters: {counted}")
     rows: list[tuple[str, ...]] = []
     for role, memory in report.roles.items():
         for part, size in memory.device.items():
@@ -106,4 +105,4 @@ def _show(console: Console, report: DryRun) -> None:
     head = ("devices", "workers", "peak GiB", "")
     Table(head, [*devices, *hosts], f"devices: {report.devices_of}").show(console)
     for problem in report.problems:
-        console.print(f"does not fit: {problem}", style="red", highlight=False, markup=False)
+        console.print(f"does not fit: {problem}", style="red")

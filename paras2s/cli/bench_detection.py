@@ -61,7 +61,7 @@ def bench_detect(
         return
     result = run_detection(options, console, as_json)
     if result.note:
-        console.print(result.note, highlight=False)
+        console.print(result.note)
     print_json(result.report) if as_json else show_detection(console, result.report)
     if result.stopped:
         raise result.stopped
@@ -92,7 +92,7 @@ def bench_detect_grid(
             print_json({name: {**cost.to_json(), "model": cost.model} for name, cost in costs.items()})
             return
         for name, cost in costs.items():
-            console.print(f"{name}:", highlight=False, markup=False)
+            console.print(f"{name}:")
             cost.show(console)
         return
     report = run_grid(grid, out, console, as_json)
@@ -131,4 +131,4 @@ def bench_detect_pairs(
         print_json({"pairs": len(pairs), "labels": labels, "out": str(out)})
         return
     summary = ", ".join(f"{count} times {label}" for label, count in labels.items())
-    open_console().print(f"{out}: {len(pairs)} pairs ({summary})", highlight=False, markup=False)
+    open_console().print(f"{out}: {len(pairs)} pairs ({summary})")

@@ -82,11 +82,11 @@ def bench_paras2s(
         print_json(report.to_json())
     else:
         for text in report.to_markdown():
-            console.print(text, highlight=False, markup=False)
+            console.print(text)
         for name in options.systems:
-            console.print(report.sentence(name), highlight=False, markup=False)
+            console.print(report.sentence(name))
         listen = f"to hear them: paras2s studio {out}"
-        console.print(f"{out}: rows, samples, table2.md and table2.json; {listen}", highlight=False, markup=False)
+        console.print(f"{out}: rows, samples, table2.md and table2.json; {listen}")
     exit_if_unscored(report.unscored)
 
 
@@ -141,6 +141,6 @@ def bench_voicebench(
         print_json({"subsets": summary.figures(), "undecided": summary.undecided})
     else:
         for name, figure in summary.figures().items():
-            console.print(f"{name:>18} {cell(figure, digits=1)}", highlight=False)
-        console.print(f"points of 100, the mean over subsets; rows in {out}", highlight=False)
+            console.print(f"{name:>18} {cell(figure, digits=1)}")
+        console.print(f"points of 100, the mean over subsets; rows in {out}")
     exit_if_unscored(summary.unscored)

@@ -46,8 +46,7 @@ Rule = Annotated[str | None, typer.Option(help="Fusion rule. Default: the suite'
 Rules = Annotated[Path | None, typer.Option(help="YAML with fusion rules of your own.")]
 Out = Annotated[Path | None, typer.Option(help="File for verdicts. Default: runs/SUITE/JUDGE-VERSION.jsonl.")]
 Plots = Annotated[
-    Path | None,
-    typer.Option(help="Folder for ties.svg, flips.svg, winners.svg and confusion.svg (TRACE, Figs. 3, 4, 5, 9)."),
+    Path | None, typer.Option(help="Folder for ties.svg, flips.svg, winners.svg and confusion.svg (TRACE, Figs. 3, 4, 5, 9).")
 ]
 Cases = Annotated[
     Path | None,
@@ -175,6 +174,6 @@ def _bench(options: SuiteOptions, oracle: bool, estimate: bool, as_json: bool) -
 
 def _name_files(options: SuiteOptions, console: Console) -> None:
     if options.plots is not None:
-        console.print(f"plots in {options.plots}", highlight=False, markup=False)
+        console.print(f"plots in {options.plots}")
     if options.cases is not None:
-        console.print(f"cases in {options.cases / 'cases.html'}", highlight=False, markup=False)
+        console.print(f"cases in {options.cases / 'cases.html'}")

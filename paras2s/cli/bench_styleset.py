@@ -84,8 +84,8 @@ def bench_styleset(
     if as_json:
         print_json(result.report)
     else:
-        console.print(markdown(result.report), highlight=False, markup=False)
-        console.print(f"{out}: outputs, verdicts.jsonl, styleset.html, styleset.md and styleset.json", highlight=False)
+        console.print(markdown(result.report))
+        console.print(f"{out}: outputs, verdicts.jsonl, styleset.html, styleset.md and styleset.json")
     if result.stopped:
         raise result.stopped
     exit_if_unscored(result.unscored)
@@ -104,18 +104,16 @@ def _show_estimate(cost: dict[str, Any], console: Any, as_json: bool) -> None:
         for task, counts in tasks.items():
             console.print(
                 f"{name}, {task}: {counts['kept']} of {counts['items']} outputs exist, at most {counts['replies_at_most']} "
-                "replies to make",
-                highlight=False,
+                "replies to make"
             )
     replies, judging = cost["replies"], cost["judging"]
     tokens = judging["tokens"]
-    console.print(f"replies: {replies['calls']} calls of endpoints: {_price(replies['at_most_usd'])}", highlight=False)
+    console.print(f"replies: {replies['calls']} calls of endpoints: {_price(replies['at_most_usd'])}")
     console.print(
         f"judging: {judging['calls']} calls, {tokens['text_in']} tokens of text and {tokens['audio_in']} of audio in, at most "
-        f"{tokens['text_out']} out: {_price(judging['at_most_usd'])}",
-        highlight=False,
+        f"{tokens['text_out']} out: {_price(judging['at_most_usd'])}"
     )
-    console.print(f"in all: {cost['calls']} calls: {_price(cost['at_most_usd'])}", highlight=False)
+    console.print(f"in all: {cost['calls']} calls: {_price(cost['at_most_usd'])}")
 
 
 def _price(usd: float | None) -> str:

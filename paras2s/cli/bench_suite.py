@@ -80,7 +80,7 @@ def bench_suite(
     else:
         for table in tables_of(find_suite(name), result.report):
             table.show(console)
-        console.print(f"verdicts and tables in {options.out}", highlight=False, markup=False)
+        console.print(f"verdicts and tables in {options.out}")
     if result.stopped:
         raise result.stopped
     exit_if_unscored(result.unscored)

@@ -78,8 +78,7 @@ def bench_systems(
     else:
         console.print(
             f"{out}: {done.judged} verdicts of {len(compared) * len(judges)}, {done.unscored} unscored, {spent_usd:.4f} USD "
-            f"spent now; next: paras2s rank {out}",
-            highlight=False,
+            f"spent now; next: paras2s rank {out}"
         )
     if stopped:
         raise stopped
@@ -92,6 +91,5 @@ def _show_systems(console: Any, known: dict[str, dict[str, Any]]) -> None:
             usd = counts["answer_usd"]
             price = "no price is known" if usd is None else f"at most {usd:.4f} USD"
             console.print(
-                f"{name}: {counts['to_answer']} answers are missing, {price}; judging counts each at its maximum length",
-                highlight=False,
+                f"{name}: {counts['to_answer']} answers are missing, {price}; judging counts each at its maximum length"
             )

@@ -68,8 +68,8 @@ def bench_unisrm(
     if as_json:
         print_json(result.report)
     else:
-        console.print(markdown(result.report), highlight=False, markup=False, soft_wrap=True)
-        console.print(f"{out}: verdicts, unisrm.md and unisrm.json", highlight=False)
+        console.print(markdown(result.report), soft_wrap=True)
+        console.print(f"{out}: verdicts, unisrm.md and unisrm.json")
     if result.stopped:
         raise result.stopped
     exit_if_unscored(result.unscored)

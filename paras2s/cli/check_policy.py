@@ -71,10 +71,10 @@ def check_policy(
         findings.append(finding)
         mark = {True: "[green]ok[/]", False: "[red]FAILED[/]", None: "[yellow]not checked[/]"}[finding.ok]
         if not as_json:
-            console.print(f"{mark} {escape(f'{finding.name}: {finding.detail}')}", highlight=False, markup=True)
+            console.print(f"{mark} {escape(f'{finding.name}: {finding.detail}')}", markup=True)
     failed = sum(finding.ok is False for finding in findings)
     if not as_json and (first := next((finding for finding in findings if finding.ok is False), None)) is not None:
-        console.print(f"{failed} of {len(findings)} failed; first failure: {first.name}", highlight=False)
+        console.print(f"{failed} of {len(findings)} failed; first failure: {first.name}")
     if as_json:
         print_json({"policy": name, "failed": failed, "checks": [asdict(finding) for finding in findings]})
     if failed:
@@ -118,8 +118,8 @@ def _walk(name: str, console: Console, as_json: bool) -> bool:
         return False
     for finding in findings:
         mark = "[green]ok[/]" if finding.ok else "[yellow]next[/]"
-        console.print(f"{mark} {escape(f'{finding.name}: {finding.detail}')}", highlight=False, markup=True)
-    console.print(f"{len(findings) - 1} of {len(METHODS)} parts are written; then the contract is checked", highlight=False)
+        console.print(f"{mark} {escape(f'{finding.name}: {finding.detail}')}", markup=True)
+    console.print(f"{len(findings) - 1} of {len(METHODS)} parts are written; then the contract is checked")
     return False
 
 

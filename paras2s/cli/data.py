@@ -194,7 +194,7 @@ def check_clips(config: CurationConfig, name: str, port: int, console: Console) 
     store, annotator = open_check(config, name)
 
     def say(line: str) -> None:
-        console.print(f"Listen and decide: {line}", highlight=False, soft_wrap=True)
+        console.print(f"Listen and decide: {line}", soft_wrap=True)
 
     serve(make_annotating_app(store.folder), port, False, say, f"annotate/{annotator.token}")
     shown = {item.id for item in store.study.items if not item.retired}
@@ -203,6 +203,5 @@ def check_clips(config: CurationConfig, name: str, port: int, console: Console) 
     others = sum(decision.choice is not None for decision in mine)
     console.print(
         f"{len(mine)} of {len(shown)} decided by {name}: {accepted} accepted ({others} with another take), "
-        f"{len(mine) - accepted} rejected; run the pipeline again to apply it",
-        highlight=False,
+        f"{len(mine) - accepted} rejected; run the pipeline again to apply it"
     )

@@ -50,7 +50,7 @@ def _examine_llm(url: str, model: str | None, as_json: bool) -> None:
     ]
     console = open_console()
     Table(("endpoint", "found"), rows).show(console)
-    console.print(yaml.safe_dump({"llm": report.settings}, sort_keys=False).strip(), highlight=False, markup=False)
+    console.print(yaml.safe_dump({"llm": report.settings}, sort_keys=False).strip())
 
 
 def show(report: dict[str, Any]) -> None:

@@ -34,8 +34,7 @@ Judge = Annotated[
 ]
 Style = Annotated[str | None, typer.Option(help="Style of the question: happy, sad, sarcastic, child, female ...")]
 Inputs = Annotated[
-    list[str] | None,
-    typer.Option("--input", help="Input of the task, KEY=VALUE: text=..., prompt_speech=FILE. Repeatable."),
+    list[str] | None, typer.Option("--input", help="Input of the task, KEY=VALUE: text=..., prompt_speech=FILE. Repeatable.")
 ]
 Out = Annotated[
     Path | None, typer.Option(help="Folder for the studio: adds the verdict to its verdicts.jsonl, with copies of the clips.")
@@ -107,10 +106,7 @@ def judge_pair(
     style: Style = None,
     judge: Annotated[
         str | None,
-        typer.Option(
-            "--judge",
-            help="Judge, as for `judge answer`. Default: any that can decide here; else differences.",
-        ),
+        typer.Option("--judge", help="Judge, as for `judge answer`. Default: any that can decide here; else differences."),
     ] = None,
     task: Task = None,
     inputs: Inputs = None,
@@ -202,5 +198,5 @@ def _print(judge: Callable[[Any], Any], as_json: bool, out: Path | None, kind: s
     else:
         outcome.show(open_console())
     if out is not None and (path := keep_outcome(out, kind, outcome, clips)) is not None:
-        errors.print(f"{path}: to see it, run paras2s studio {out}", highlight=False, markup=False)
+        errors.print(f"{path}: to see it, run paras2s studio {out}")
     exit_if_unscored(not outcome.scored)

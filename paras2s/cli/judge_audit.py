@@ -48,14 +48,14 @@ def judge_audit(
     if estimate:
         bill = chosen.estimate()
         usd = "an unknown price" if bill.at_most_usd is None else f"at most {bill.at_most_usd:.4f} USD"
-        print_json(asdict(bill)) if as_json else console.print(f"{bill.calls} calls, {usd}", highlight=False)
+        print_json(asdict(bill)) if as_json else console.print(f"{bill.calls} calls, {usd}")
         return
     with progress_bar(console, "answers judged", None, quiet=as_json) as bar:
         audit, judged = chosen.run(bar.at)
     if map_ is not None:
         known = [(ratio_of(now.reason), before.score) for before, now in judged if before.score and now.score]
         save_map(map_, fit_map([ratio for ratio, _ in known], [score for _, score in known]))
-        console.print(f"{map_}: give it as score_map", highlight=False, markup=False)
+        console.print(f"{map_}: give it as score_map")
     _show(audit, console, as_json)
 
 
@@ -67,5 +67,5 @@ def _show(audit: Audit, console: Console, as_json: bool) -> None:
     else:
         Table(("style", "gold above wrong kind", "gold above neutral tone"), audit.table()).show(console)
         for line in (*audit.lines(), audit.sentence):
-            console.print(line, highlight=False, markup=False)
+            console.print(line)
     exit_if_unscored(audit.unscored)

@@ -61,7 +61,7 @@ def probe(
             print_json(recorded.as_json())
             return
         show_probes(console, recorded)
-        console.print(f"{folder}: probe.html, probe.json and comparisons.jsonl", highlight=False)
+        console.print(f"{folder}: probe.html, probe.json and comparisons.jsonl")
         return
     names = tuple(dict.fromkeys(judge or ["rubric"]))
     options = ProbeOptions(pairs, names, run, tone, tuple(only or ()), count, seed, parse_overrides(set_))
@@ -78,7 +78,7 @@ def probe(
         print_json(report.as_json())
     else:
         show_probes(console, report)
-        console.print(f"{folder}: probe.html, probe.json and comparisons.jsonl", highlight=False)
+        console.print(f"{folder}: probe.html, probe.json and comparisons.jsonl")
     if stopped:
         raise stopped
     exit_if_unscored(report.unscored)

@@ -60,4 +60,4 @@ def rank(
     show(console, ranking)
     if out is not None:
         plot = " and ranking.svg" if ranking.people else "; a plot needs --human"
-        console.print(f"in {out}: ranking.json, ranking.md{plot}", highlight=False, markup=False)
+        console.print(f"in {out}: ranking.json, ranking.md{plot}")

@@ -69,10 +69,10 @@ def unisrm_data(
     if as_json:
         print_json({"items": items, "dropped": dropped, "shortcuts": [asdict(shortcut) for shortcut in shortcuts]})
         return
-    console.print(f"{out}: {sum(items.values())} items; dropped: {dropped or 'none'}", highlight=False, markup=False)
+    console.print(f"{out}: {sum(items.values())} items; dropped: {dropped or 'none'}")
     for shortcut in shortcuts:
         value = "none" if shortcut.value is None else f"{shortcut.value:.3f} +- {shortcut.error or 0:.3f}"
-        console.print(f"{shortcut.task} by {shortcut.name}: {value} (n = {shortcut.n})", highlight=False, markup=False)
+        console.print(f"{shortcut.task} by {shortcut.name}: {value} (n = {shortcut.n})")
 
 
 @unisrm_app.command("import")
@@ -109,7 +109,7 @@ def unisrm_import(
         print_json(report)
         return
     for line in report_lines(report, "nothing is called or written" if estimate or dry_run else str(out)):
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
 
 
 @unisrm_app.command("verify")
@@ -133,7 +133,7 @@ def unisrm_verify(
         print_json(report)
         return
     for line in report_lines(report, "nothing is written" if dry_run else str(data)):
-        open_console().print(line, highlight=False, markup=False)
+        open_console().print(line)
 
 
 @unisrm_app.command("train")
@@ -153,7 +153,7 @@ def unisrm_train(
 
     console = open_console()
     folder = train_stage(stage.value, config, parse_overrides(set_), data, out, seed, console)
-    console.print(f"{folder}: the model, and metrics.jsonl", highlight=False)
+    console.print(f"{folder}: the model, and metrics.jsonl")
 
 
 @unisrm_app.command("run")

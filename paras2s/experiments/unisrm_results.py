@@ -119,7 +119,7 @@ def run_seed(
 
 def _run_stages(stages: Sequence[_Stage]) -> list[None]:
     """Run stages in a process of its own, which prints lines: bars of two processes do not fit on one terminal."""
-    console = Console(stderr=True, force_terminal=False, width=LOG_WIDTH, markup=False)
+    console = Console(stderr=True, force_terminal=False, width=LOG_WIDTH, markup=False, highlight=False)
     for stage in stages:
         _run_stage(stage, console)
     return [None] * len(stages)
@@ -131,7 +131,7 @@ def _run_stage(stage: _Stage, console: Console) -> None:
     decision = consistent.weights.model_copy(update={"consistency": 0.0})
     target, begin = stage.folder / stage.name, stage.folder / SFT
     if not stage.quiet:
-        console.print(f"seed {stage.seed}: {MODELS[stage.name]}", highlight=False)
+        console.print(f"seed {stage.seed}: {MODELS[stage.name]}")
     with _timed(stage.folder, stage.name, "training"):
         if stage.name == SFT:
             run_sft(stage.config, stage.data, target, stage.seed, console, stage.quiet)

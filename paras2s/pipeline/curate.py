@@ -83,7 +83,7 @@ def show_estimate(console: Console, stages: dict[str, StageEstimate], measured_o
     basis = (
         f"rates measured on {measured_on} sentences" if measured_on else "usual rates; a run with --limit 100 measures yours"
     )
-    console.print(f"{basis}; corpora come on top", highlight=False)
+    console.print(f"{basis}; corpora come on top")
 
 
 def show_result(console: Console, result: CurationResult) -> None:
@@ -96,15 +96,12 @@ def show_result(console: Console, result: CurationResult) -> None:
     head = ("stage", "requests", "from cache", "failed", "tokens in", "tokens out", "USD now", "seconds")
     Table(head, rows).show(console)
     console.print(
-        f"{result.written} sentences, {result.queries} queries, {result.demonstrations} demonstrations in {result.folder}",
-        highlight=False,
+        f"{result.written} sentences, {result.queries} queries, {result.demonstrations} demonstrations in {result.folder}"
     )
     for name, count in result.missing.items():
-        console.print(
-            f"{name}: {count} contrasts are missing; raise max_lists, or see --report", style="yellow", highlight=False
-        )
+        console.print(f"{name}: {count} contrasts are missing; raise max_lists, or see --report", style="yellow")
     for name, overlap in result.overlaps.items():
-        console.print(f"{name}: {overlap}, by the corpus's own splits", highlight=False)
+        console.print(f"{name}: {overlap}, by the corpus's own splits")
 
 
 def show_funnel(console: Console, funnel: Funnel) -> None:
@@ -117,7 +114,7 @@ def show_funnel(console: Console, funnel: Funnel) -> None:
         Table(("category", *columns), rows, title).show(console)
     for by, reasons in funnel.reasons.items():
         for reason, count in reasons:
-            console.print(f"{by} {count}x: {reason}", highlight=False, markup=False)
+            console.print(f"{by} {count}x: {reason}")
 
 
 def funnel_json(funnel: Funnel) -> dict[str, Any]:

@@ -72,8 +72,7 @@ def show_plan(console: Console, plan: Plan) -> None:
     billions = sum(plan.parameters.values()) / 1e9
     console.print(
         f"{plan.policy}, {billions:.4g} billion parameters, on {cluster.name}: {load.queries} queries x {load.group} answers a "
-        f"step, {load.learned} learned from; prompts of {load.prompt_steps} steps, answers of {load.audio.mean:.0f} on average",
-        highlight=False,
+        f"step, {load.learned} learned from; prompts of {load.prompt_steps} steps, answers of {load.audio.mean:.0f} on average"
     )
     rows: list[tuple[str, ...]] = []
     for role, phase, spent_s in _phase_rows(plan):
@@ -86,12 +85,11 @@ def show_plan(console: Console, plan: Plan) -> None:
     _show_memory(console, plan)
     each, most = plan.checkpoint_bytes / GIB, plan.most_checkpoints
     what = "adapters" if cluster.learner.trainable == "lora" else "all weights"
-    console.print(f"checkpoints ({what}): {each:.3g} GiB each, at most {most} at once: {each * most:.4g} GiB", highlight=False)
+    console.print(f"checkpoints ({what}): {each:.3g} GiB each, at most {most} at once: {each * most:.4g} GiB")
     usd = "unknown: no price of its model" if plan.judge_usd is None else f"{plan.judge_usd:,.0f} USD"
     console.print(
         f"{plan.steps} steps: {plan.hours:.3g} hours, {plan.device_hours:,.4g} device hours, {plan.devices_usd:,.0f} USD for "
-        f"devices; judge: {usd}",
-        highlight=False,
+        f"devices; judge: {usd}"
     )
 
 
@@ -132,7 +130,7 @@ def _show_memory(console: Console, plan: Plan) -> None:
         rows.append(bold(host, "all", f"{sum(parts.values()) / GIB:.2f}"))
     Table(("role", "part", "GiB a device, or in all", ""), rows, "memory").show(console)
     for problem in plan.problems:
-        console.print(f"does not fit: {problem}", style="red", highlight=False, markup=False)
+        console.print(f"does not fit: {problem}", style="red")
 
 
 def show_calibration(console: Console, calibration: Calibration) -> None:

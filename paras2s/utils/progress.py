@@ -20,8 +20,10 @@ LOG_WIDTH = 160
 
 def open_console(to_stderr: bool = False) -> Console:
     """Open the terminal, or a log that is wide enough for tables. Brackets are text: names and a judge's words hold them."""
-    console = Console(stderr=to_stderr, markup=False, emoji=False)
-    return console if console.is_terminal else Console(stderr=to_stderr, width=LOG_WIDTH, markup=False, emoji=False)
+    console = Console(stderr=to_stderr, markup=False, emoji=False, highlight=False)
+    if console.is_terminal:
+        return console
+    return Console(stderr=to_stderr, width=LOG_WIDTH, markup=False, emoji=False, highlight=False)
 
 
 class Bar:
@@ -49,7 +51,7 @@ class Bar:
         if not self._quiet and not self._console.is_terminal and done < total and now - self._logged_s >= LINE_EVERY_S:
             self._logged_s = now
             left = f", {left_s:.0f} s left" if left_s is not None else ""
-            self._console.print(f"{self._name:>22} {done}/{total}{left} {note}", highlight=False, markup=False)
+            self._console.print(f"{self._name:>22} {done}/{total}{left} {note}")
 
 
 @contextlib.contextmanager

@@ -77,7 +77,7 @@ class Table:
             grid.add_row(*(text(cell, cell.style if isinstance(cell, Styled) else "") for cell in row))
         console.print(grid)
         for note in self.notes:
-            console.print(text(note), highlight=False)
+            console.print(text(note))
 
     def markdown(self, heading: int = 0) -> str:
         """Return the table and its notes as Markdown, under its title where `heading` is the level of one."""

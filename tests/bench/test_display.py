@@ -17,7 +17,7 @@ BOTH = replace(
 
 
 def shown(show, *values):
-    console = Console(file=io.StringIO(), width=200)
+    console = Console(file=io.StringIO(), width=200, markup=False)
     show(console, *values)
     return console.file.getvalue().splitlines()
 

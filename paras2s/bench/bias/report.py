@@ -356,7 +356,7 @@ def show_probe_estimates(console: Console, estimates: Sequence[Mapping[str, Any]
         name, usd = f"{row['judge']} {row['task']}".strip(), row["at_most_usd"]
         price = "free: it runs on this machine" if not row["calls"] else "no price is known"
         price = f"at most {usd:.4f} USD" if row["calls"] and usd is not None else price
-        console.print(f"{name}: {row['comparisons']} comparisons, {row['calls']} calls, {price}", highlight=False)
+        console.print(f"{name}: {row['comparisons']} comparisons, {row['calls']} calls, {price}")
 
 
 def show_probes(console: Console, report: ProbeReport) -> None:
@@ -372,13 +372,13 @@ def show_probes(console: Console, report: ProbeReport) -> None:
                 counted = next(iter(part.shares.values()))
                 name = "" if number else result.name
                 rows.append((name, ", ".join(part.group), shares, f"{counted.n} of {counted.n_asked}", part_p(part)))
-        console.print(f"[bold]{escape(judge.judge)}{escape(task)}[/bold] {escape(judge.version)}", highlight=False, markup=True)
+        console.print(f"[bold]{escape(judge.judge)}{escape(task)}[/bold] {escape(judge.version)}", markup=True)
         Table(("probe", "of", "shares with 95 % intervals", "n", "p"), rows, sections=sections).show(console)
         for result in judge.probes:
-            console.print(f"[bold]{escape(result.name)}[/bold] {escape(sentence(result))}", highlight=False, markup=True)
+            console.print(f"[bold]{escape(result.name)}[/bold] {escape(sentence(result))}", markup=True)
             for reason, count in sorted(result.unscored.items(), key=lambda item: -item[1])[:SHOWN_REASONS]:
-                console.print(f"    {count} unscored: {escape(reason)}", highlight=False, markup=True)
+                console.print(f"    {count} unscored: {escape(reason)}", markup=True)
         if margin := margin_text(judge):
-            console.print(margin, highlight=False, markup=False)
+            console.print(margin)
         if judge.stopped:
-            console.print(f"[bold red]stopped[/bold red]: {escape(judge.stopped)}", highlight=False, markup=True)
+            console.print(f"[bold red]stopped[/bold red]: {escape(judge.stopped)}", markup=True)

@@ -200,14 +200,14 @@ def show_grid(console: Console, report: GridReport) -> None:
         for name, row in report.cells.items()
     ]
     Table(("setup", *suites, "average"), rows).show(console)
-    console.print("Accuracy %, a tie half; stars: better than the first setup, p < 0.05, 0.01, 0.001.", highlight=False)
+    console.print("Accuracy %, a tie half; stars: better than the first setup, p < 0.05, 0.01, 0.001.")
     for name, row in report.cells.items():
         for suite, cell in row.items():
             if cell.figures is None:
-                console.print(f"{name}, {suite}: {cell.why_none}", highlight=False, markup=False)
+                console.print(f"{name}, {suite}: {cell.why_none}")
             elif cell.figures["unscored"]:
                 count = sum(cell.figures["unscored"].values())
-                console.print(f"{name}, {suite}: {count} pairs unscored", highlight=False, markup=False)
+                console.print(f"{name}, {suite}: {count} pairs unscored")
 
 
 def _shown(cell: Cell) -> str:

@@ -173,8 +173,7 @@ def show_detection(console: Console, report: Report) -> None:
     labels = ", ".join(f"{count} times {label}" for label, count in sorted(report["labels"].items()))
     of_paper = report["paper"]
     console.print(
-        f"{report['suite']}: {report['n_pairs']} pairs{drawn} ({labels}){empty}; the paper's are {of_paper['n_pairs']}",
-        highlight=False,
+        f"{report['suite']}: {report['n_pairs']} pairs{drawn} ({labels}){empty}; the paper's are {of_paper['n_pairs']}"
     )
     head = ("judge", "accuracy %", "95 %", "scored", "said", "first wins % (people)", "MSE", "against the first", "p", "")
     rows = [(name, *_cells(judge)) for name, judge in report["judges"].items()]
@@ -187,15 +186,13 @@ def show_detection(console: Console, report: Report) -> None:
     Table(head, rows, sections=sections).show(console)
     for name, judge in report["judges"].items():
         for reason, count in judge["unscored"].items():
-            console.print(f"{name}: {count} pairs unscored: {reason}", highlight=False, markup=False)
+            console.print(f"{name}: {count} pairs unscored: {reason}")
         if judge["other_pairs"]:
             console.print(
-                f"{name}: {judge['other_pairs']} verdicts unused: on pairs that are not asked here, or not in this order",
-                highlight=False,
-                markup=False,
+                f"{name}: {judge['other_pairs']} verdicts unused: on pairs that are not asked here, or not in this order"
             )
         if judge["against_baseline"] and judge["against_baseline"]["why_none"]:
-            console.print(f"{name}: not tested: {judge['against_baseline']['why_none']}", highlight=False, markup=False)
+            console.print(f"{name}: not tested: {judge['against_baseline']['why_none']}")
 
 
 def _cells(figures: Report) -> list[str]:

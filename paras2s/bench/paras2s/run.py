@@ -55,7 +55,7 @@ class Runner:
         answers = [(question, response) for question, row in zip(questions, responses, strict=True) for response in row]
         for (query, n), (_, response) in zip(places, answers, strict=True):
             if response.missing and response.clip is None:
-                self.console.print(f"{name}, {query.id}: {response.missing}", highlight=False, markup=False)
+                self.console.print(f"{name}, {query.id}: {response.missing}")
             if response.clip is not None:
                 write_clip(self.root / self._sample(name, query, n), response.clip)
         with progress_bar(self.console, f"judging {name}", len(answers), self.quiet) as bar:

@@ -85,7 +85,7 @@ def show_arena(console: Console, ranking: ArenaRanking) -> None:
         table.show(console)
         console.print()
     for line in notes(ranking):
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
 
 
 def markdown(ranking: ArenaRanking, path: Path) -> str:

@@ -185,7 +185,7 @@ def show(console: Console, ranking: Ranking) -> None:
         table.show(console)
         console.print()
     for line in notes_of(ranking):
-        console.print(line, highlight=False, markup=False)
+        console.print(line)
 
 
 def markdown(ranking: Ranking, about: Mapping[str, str | None]) -> str:

@@ -239,13 +239,13 @@ def show_baselines(console: Console, table: BaselineTable) -> None:
     Table(head, rows, f"{table.suite}: {table.n_pairs} pairs with an original label").show(console)
     for name, judge in table.judges.items():
         spent = "cost unknown" if judge.cost_usd is None else f"{judge.cost_usd:.4f} USD"
-        console.print(f"{name}: {judge.judge}, {spent}, labels in {judge.file}", highlight=False, markup=False)
+        console.print(f"{name}: {judge.judge}, {spent}, labels in {judge.file}")
         for reason, count in judge.unscored.items():
-            console.print(f"  unscored, {count}: {reason}", highlight=False, markup=False)
+            console.print(f"  unscored, {count}: {reason}")
     if table.comparison is not None:
         show_comparison(console, "LLM judge", "audio judge", asdict(table.comparison))
     if table.unlabelled:
-        console.print(f"{table.unlabelled} pairs have no original label, and were not judged", highlight=False)
+        console.print(f"{table.unlabelled} pairs have no original label, and were not judged")
 
 
 def _published(figures: tuple[float, ...]) -> str:

@@ -109,14 +109,13 @@ def show_agreement(console: Console, other: Path, agreement: Agreement) -> None:
     rows = [(name, *_cells(share)) for name, share in ways]
     Table(("overall labels", "agree", "95 %", "n of pairs"), rows, f"with {other}").show(console)
     if agreement.kappa is None:
-        console.print("No 4-way agreement and no kappa: one set does not say which kind a tie is.", highlight=False)
+        console.print("No 4-way agreement and no kappa: one set does not say which kind a tie is.")
     else:
         value, interval, _ = _cells(agreement.kappa, 1.0, 3)
-        console.print(f"Cohen's kappa, 4-way: {value} ({interval})", highlight=False)
+        console.print(f"Cohen's kappa, 4-way: {value} ({interval})")
     console.print(
         f"{agreement.unlabelled} of {agreement.n_pairs} pairs have no label there; "
-        f"{agreement.others} labels there are of other pairs",
-        highlight=False,
+        f"{agreement.others} labels there are of other pairs"
     )
 
 

@@ -219,9 +219,9 @@ def show_judge(console: Console, name: str, report: Report) -> None:
     Table(head, rows, f"{name}: {report['n_scored']} of {report['n_pairs']} pairs scored").show(console)
     _show_confusion(console, report["confusion"])
     for reason, count in sorted(report["unscored"].items(), key=lambda item: -item[1])[:5]:
-        console.print(f"  unscored, {count}: {reason}", highlight=False, markup=False)
+        console.print(f"  unscored, {count}: {reason}")
     spent = ", ".join(f"{key} {_figure(value)}" for key, value in report["cost"].items())
-    console.print(f"  cost: {spent}", highlight=False)
+    console.print(f"  cost: {spent}")
 
 
 def _figure(value: float | None) -> str:
@@ -239,6 +239,5 @@ def show_comparison(console: Console, first: str, second: str, comparison: Repor
     """Show the difference of two judges."""
     console.print(
         f"{first} less {second}: {share_text(comparison['difference'])}; right alone: {comparison['first_only']} and "
-        f"{comparison['second_only']}; McNemar p = {comparison['p_value']:.3g} ({comparison['test']})",
-        highlight=False,
+        f"{comparison['second_only']}; McNemar p = {comparison['p_value']:.3g} ({comparison['test']})"
     )

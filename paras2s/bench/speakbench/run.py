@@ -122,7 +122,7 @@ class SuiteResult:
     def show(self, console: Console) -> None:
         """Print the note, the labels, each judge's report, and the comparisons."""
         if self.note:
-            console.print(self.note, highlight=False)
+            console.print(self.note)
         show_labels(console, next(iter(self.judges.values())))
         for name, report in self.judges.items():
             show_judge(console, name, report)

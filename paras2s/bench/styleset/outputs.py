@@ -174,12 +174,7 @@ def load_made(
         judged_clip(item, sound)
     except AudioError as error:
         if console:
-            console.print(
-                f"[yellow]warning[/yellow]: {escape(str(error))}; it is made again",
-                highlight=False,
-                markup=True,
-                soft_wrap=True,
-            )
+            console.print(f"[yellow]warning[/yellow]: {escape(str(error))}; it is made again", markup=True, soft_wrap=True)
         return None
     return Made(item, output, sound)
 

@@ -60,4 +60,4 @@ def show_results(console: Console, results: Results) -> None:
         judges = [(judge.judge, *judge_cells(judge)) for judge in results.judges]
         Table(("judge", "question", "with people", "", "items"), judges).show(console)
     for name, annotator, why in results.skipped:
-        console.print(f"skipped by {annotator}: {name}: {why}", highlight=False, markup=False)
+        console.print(f"skipped by {annotator}: {name}: {why}")

@@ -58,7 +58,7 @@ def a_verdict(number, label, truth="1", **more):
 
 
 def shown(report):
-    console = Console(file=io.StringIO(), width=200)
+    console = Console(file=io.StringIO(), width=200, markup=False)
     show_detection(console, report)
     return console.file.getvalue()
 
