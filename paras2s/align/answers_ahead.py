@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from paras2s.align.curriculum import passed_over, with_others
 from paras2s.align.job import GRPOJob
 from paras2s.rollout.orchestrator import Orchestrator, PendingBatch, PromptBatch, StepAnswers, make_prompt_batch
+from paras2s.rollout.store import FOLDER, read_index
 from paras2s.utils.epochs import rows_of_step
 from paras2s.utils.seeds import FirstStep, Stream
 
@@ -49,3 +49,34 @@ def prompt_batch(job: GRPOJob, step: int, rows: Sequence[int], sampling_round: i
     prompts, questions = [job.augment(job.prompts[row], rng) for row in rows], [job.questions[row] for row in rows]
     key = step + sampling_round * FirstStep.RESAMPLING
     return replace(make_prompt_batch(key, rows, prompts, questions, seed, job.config.sampling.group_size), step=step)
+
+
+# The curriculum: prompts that the policy has learned, or cannot answer yet, are passed over.
+
+
+def passed_over(job: GRPOJob, step: int) -> set[int]:
+    """Return the rows of the prompts whose newest reward, within the memory, is outside the band."""
+    band = job.config.sampling.curriculum
+    if band is None:
+        return set()
+    # The newest steps may not be scored yet: so a resumed run asks what the uninterrupted run did.
+    known = step - job.config.max_staleness
+    means = {
+        group.query_id: group.mean
+        for kept, groups in read_index(job.run.folder / FOLDER).items()
+        if known - band.memory <= kept < known
+        for group in groups
+        if group.mean is not None
+    }
+    return {
+        row
+        for row, query in enumerate(job.prompts.queries)
+        if (mean := means.get(query.id)) is not None and not band.low <= mean <= band.high
+    }
+
+
+def with_others(rows: Sequence[int], without: Collection[int], available: int, seed: int, step: int) -> list[int]:
+    """Return a step's rows with others in place of those in `without`, by seed and step; where none is left they stay."""
+    order = np.random.default_rng([seed, Stream.CURRICULUM, step]).permutation(available).tolist()
+    others = iter([row for row in order if row not in without and row not in rows])
+    return [next(others, row) if row in without else row for row in rows]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -19,7 +21,6 @@ from paras2s.policy.weights import to_arrays
 from paras2s.train.advantages import Values, advantages_of
 from paras2s.train.algorithm import rule_of
 from paras2s.train.anchor import add_anchor, anchor_metrics, next_rl_share
-from paras2s.train.answer_metrics import answer_metrics
 from paras2s.train.averaged_teacher import AveragedTeacher
 from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.checkpoint import Position, check_base, read_position, training_bytes, write_position
@@ -27,7 +28,7 @@ from paras2s.train.losses import OBJECTIVES, SUMS, LossNormalizer, ObjectiveResu
 from paras2s.train.passes import add_gradients, passes_at_once, side_by_side
 from paras2s.train.sft import Example
 from paras2s.train.single_device import Devices
-from paras2s.types import Reward, Rollout, Unscored
+from paras2s.types import AUDIO, TEXT, Reward, Rollout, Unscored
 
 STREAMS = ("text", "audio")
 Metrics = dict[str, float | int | None]
@@ -382,3 +383,26 @@ class _Tally:
                 self.largest[number] = max(self.largest[number], largest)
                 start = 1 + len(SUMS) + 2 * number
                 self.sums[start : start + 2] += [summed, tokens]
+
+
+def answer_metrics(
+    rollouts: Sequence[Rollout], rewards: Sequence[Sequence[Reward | Unscored]]
+) -> dict[str, float | int | None]:
+    """Return mean reward by source, entropy of each stream (nats a token), share of answers with the commonest text.
+
+    The entropy is estimated from the samples: the mean of -log p over the tokens that were sampled, at their temperature.
+    """
+    metrics: dict[str, float | int | None] = {}
+    parts = [reward.parts for row in rewards for reward in row if isinstance(reward, Reward)]
+    for name in dict.fromkeys(name for part in parts for name in part):
+        metrics[f"reward/{name}"] = fmean(part[name] for part in parts if name in part)
+    for stream, number in (("text", TEXT), ("audio", AUDIO)):
+        logps = [
+            block.behaviour_logp[block.sampled & (block.streams == number)] for rollout in rollouts for block in rollout.blocks
+        ]
+        if count := sum(map(len, logps)):
+            metrics[f"entropy_{stream}"] = -float(sum(part.sum() for part in logps)) / count
+    texts = Counter(text for rollout in rollouts for text in rollout.texts)
+    if total := texts.total():
+        metrics["same_text_share"] = max(texts.values()) / total
+    return metrics

@@ -14,8 +14,7 @@ import pytest
 from tiny.job import QUERIES, tiny_job
 from tiny.settings import align_config
 
-from paras2s.align.answers_ahead import choose_prompts, rows_of, step_batch
-from paras2s.align.curriculum import passed_over, with_others
+from paras2s.align.answers_ahead import choose_prompts, passed_over, rows_of, step_batch, with_others
 from paras2s.align.job import GRPOJob
 from paras2s.utils.io import append_jsonl
 

@@ -24,9 +24,9 @@ from paras2s.bench.detection.data import load_pairs as load_detection
 from paras2s.bench.detection.grid import load_grid
 from paras2s.bench.human_correlation import load_ratings
 from paras2s.bench.ranking.arena import load_arena
-from paras2s.bench.ranking.categories import load_categories as load_instruction_categories
 from paras2s.bench.ranking.data import load_recorded
 from paras2s.bench.ranking.run import judge_of, read_names
+from paras2s.bench.ranking.run import load_categories as load_instruction_categories
 from paras2s.bench.results import load_rows
 from paras2s.bench.speakbench.data import load_pairs
 from paras2s.bench.speakbench.label_sets import load_labels

@@ -26,9 +26,9 @@ from paras2s.types import Absent
 from paras2s.unisrm.bench.data import BenchData
 from paras2s.unisrm.reward.grpo_trainer import RewardTerms
 from paras2s.unisrm.reward.items import write_items
-from paras2s.unisrm.reward.metrics import MetricsWriter
 from paras2s.unisrm.reward.reply import write_reply
 from paras2s.unisrm.reward.tasks import TASKS, PairRecord
+from paras2s.unisrm.reward.train import MetricsWriter
 from paras2s.utils.io import read_json, read_jsonl
 
 ROOT = Path(__file__).parents[2]

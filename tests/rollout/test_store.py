@@ -25,7 +25,7 @@ from paras2s.rollout.store import (
     steps_kept,
 )
 from paras2s.train.advantages import Values
-from paras2s.train.answer_metrics import answer_metrics
+from paras2s.train.learner import answer_metrics
 from paras2s.types import Block, Reward, Rollout, Unscored
 
 

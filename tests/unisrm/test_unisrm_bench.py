@@ -23,7 +23,6 @@ from paras2s.types import Absent
 from paras2s.unisrm.bench import judges as bench_judges
 from paras2s.unisrm.bench import run as bench_run
 from paras2s.unisrm.bench.data import CONDITIONS, column_of, load_bench
-from paras2s.unisrm.bench.groundedness import groundedness
 from paras2s.unisrm.bench.judges import NEEDS_STYLE, measure, open_bench_judge, utmos, word_errors
 from paras2s.unisrm.bench.metrics import (
     accuracy,
@@ -39,7 +38,7 @@ from paras2s.unisrm.bench.metrics import (
 )
 from paras2s.unisrm.bench.report import control, load_published
 from paras2s.unisrm.bench.results import BenchRow, Judgement, NoJudgement, load_rows, row_of
-from paras2s.unisrm.bench.run import UniSRMBenchOptions, run_bench
+from paras2s.unisrm.bench.run import UniSRMBenchOptions, groundedness, run_bench
 from paras2s.unisrm.reward.items import read_items, write_items
 from paras2s.unisrm.reward.reply import write_reply
 from paras2s.unisrm.reward.tasks import TASKS, Item, QualityRecord

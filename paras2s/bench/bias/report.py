@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from rich.console import Console
 from rich.markup import escape
 
 from paras2s.bench.bias.examples import TrialExample
 from paras2s.bench.bias.metrics import AGAINST_ORDER, PROBES, VERDICT, Part, ProbeResult
 from paras2s.bench.bias.perturbations import CONTROL_DB
-from paras2s.bench.bias.published import PublishedFigure, published_figures
 from paras2s.bench.plots.bars import Bar, Bars
 from paras2s.bench.plots.base import svg_of
 from paras2s.bench.plots.points import Points
@@ -382,3 +384,45 @@ def show_probes(console: Console, report: ProbeReport) -> None:
             console.print(margin)
         if judge.stopped:
             console.print(f"[bold red]stopped[/bold red]: {escape(judge.stopped)}", markup=True)
+
+
+PUBLISHED_FILE = Path(__file__).with_name("published.yaml")
+
+
+# Shares that AudioJudge prints of its judges' biases (Figs. 3 to 6), to compare with those measured here.
+
+
+class PublishedRow(BaseModel):
+    """Shares of one group of one judge on one suite of data, in per cent; of other labels the paper prints none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    judge: str
+    task: str
+    group: tuple[str, ...]
+    shares: dict[str, float]
+
+
+class PublishedFigure(BaseModel):
+    """One figure: where it is printed, how it was measured there, and the probe here that measures the same."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    figure: str
+    note: str
+    probe: str
+    rows: tuple[PublishedRow, ...]
+
+    def share(self, judge: str, task: str, group: tuple[str, ...], label: str) -> float | None:
+        """Return the share, from 0 to 1, of a label in a group of a judge on the same data; None if none is printed."""
+        for row in self.rows:
+            if (row.judge, row.task, row.group) == (judge, task, group) and label in row.shares:
+                return row.shares[label] / 100
+        return None
+
+
+@cache
+def published_figures() -> tuple[PublishedFigure, ...]:
+    """Return every figure of the file, in its order."""
+    adapter = TypeAdapter(tuple[PublishedFigure, ...])
+    return adapter.validate_python(yaml.safe_load(PUBLISHED_FILE.read_text(encoding="utf-8")))

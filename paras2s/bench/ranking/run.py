@@ -13,20 +13,19 @@ from rich.console import Console
 
 from paras2s.audio.clip import read_clip
 from paras2s.bench.ranking.answers import Answer, AnswerSource
-from paras2s.bench.ranking.categories import load_categories, rank_categories
-from paras2s.bench.ranking.data import COLUMNS, load_people, load_recorded
-from paras2s.bench.ranking.metrics import Ranking, rank_systems
+from paras2s.bench.ranking.data import COLUMNS, Problem, Recorded, load_people, load_recorded
+from paras2s.bench.ranking.metrics import AspectRanking, Ranking, rank_systems
 from paras2s.bench.ranking.report import markdown, ranking_json, scatter_svg
 from paras2s.bench.results import require_new
 from paras2s.bench.systems import SUFFIXES
 from paras2s.bench.verdict_file import VerdictFile, judge_readable
 from paras2s.clients.chat import Bill
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError, StorageError
-from paras2s.reward.judges.audio_judge.ensemble_rules import DEFAULT_ENSEMBLE, ENSEMBLE, find_ensemble
+from paras2s.reward.judges.audio_judge.ensemble_rules import DEFAULT_ENSEMBLE, ENSEMBLE, EnsembleRule, find_ensemble
 from paras2s.reward.judges.audio_judge.judge import AudioJudge, at_rate
 from paras2s.reward.judges.base import MAX_CLIP_S, Pair, Progress, Utterance
 from paras2s.types import Preference, Unscored, to_json
-from paras2s.utils.io import read_jsonl, read_yaml, without_mac_files, write_json, write_text
+from paras2s.utils.io import read_csv, read_jsonl, read_yaml, without_mac_files, write_json, write_text
 from paras2s.utils.progress import progress_bar
 from paras2s.utils.tables import spreadsheet_cell
 
@@ -310,3 +309,51 @@ def read_names(file: Path | None, aliases: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"--alias {item}: {old!r} is renamed already, to {renamed[old]!r}")
         renamed[old] = new
     return renamed
+
+
+# Win rates by category of instruction (AudioJudge, A.2.2: SpeakBench has four categories, Table 4).
+
+CATEGORY_COLUMNS = ("instruction_id", "category")
+
+
+def load_categories(path: Path) -> dict[str, str]:
+    """Return the category of each instruction, from a CSV with `CATEGORY_COLUMNS`. Raises DataError: names file:line."""
+    categories: dict[str, str] = {}
+    for number, cells in read_csv(path):
+        row = {(name or "").strip(): str(cell or "").strip() for name, cell in cells.items()}
+        if missing := [name for name in CATEGORY_COLUMNS if not row.get(name)]:
+            raise DataError(f"{path}:{number}: {missing[0]}: no such column or value; expected {', '.join(CATEGORY_COLUMNS)}")
+        instruction, category = (row[name] for name in CATEGORY_COLUMNS)
+        if categories.setdefault(instruction, category) != category:
+            raise DataError(f"{path}:{number}: category: {instruction} is {categories[instruction]!r} above, {category!r} here")
+    if not categories:
+        raise DataError(f"{path}: holds no row; expected the columns {', '.join(CATEGORY_COLUMNS)}")
+    return categories
+
+
+def rank_categories(
+    ranking: Ranking, recorded: Recorded, rule: EnsembleRule, categories: Mapping[str, str]
+) -> tuple[dict[str, dict[str, AspectRanking]], list[Problem]]:
+    """Return a ranking's aspects by category, without people's scores, and what is left out. Raises DataError: no category."""
+    names = sorted({categories[instruction] for instruction in recorded.instructions if instruction in categories})
+    if not names:
+        first = f"{next(iter(categories))!r} there, {recorded.instructions[0]!r} among the verdicts"
+        raise DataError(f"--categories: names none of the instructions of the verdicts ({first})")
+    problems = [Problem("no category", f"instruction {key}") for key in recorded.instructions if key not in categories]
+    known = set(recorded.instructions)
+    problems += [Problem("category without verdicts", f"instruction {key}") for key in categories if key not in known]
+    aspects_of = {}
+    for name in names:
+        own = _on_instructions(
+            recorded, [instruction for instruction in recorded.instructions if categories.get(instruction) == name]
+        )
+        played = {game.aspect for game in own.games}
+        aspects = [aspect for aspect in ranking.aspects if aspect in played or aspect not in recorded.aspects]
+        aspects_of[name] = rank_systems(own, rule, aspects).aspects if played else {}
+    return aspects_of, problems
+
+
+def _on_instructions(recorded: Recorded, instructions: Sequence[str]) -> Recorded:
+    chosen = set(instructions)
+    games = tuple(game for game in recorded.games if game.instruction in chosen)
+    return replace(recorded, instructions=tuple(instructions), games=games, problems=())

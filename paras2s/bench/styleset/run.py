@@ -19,9 +19,8 @@ from paras2s.audio.clip import Clip
 from paras2s.bench.bias.run import NOT_REACHED
 from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import require_new
-from paras2s.bench.styleset.data import TASKS, VERDICT_TASKS, Task, load_contexts, load_following
+from paras2s.bench.styleset.data import TASKS, VERDICT_TASKS, FollowingItem, RoleContext, Task, load_contexts, load_following
 from paras2s.bench.styleset.dialogue import LONGEST_S
-from paras2s.bench.styleset.estimate import Replies, replies_at_most
 from paras2s.bench.styleset.metrics import StyleRow, label_of, load_human, load_rows, row_of, save_rows
 from paras2s.bench.styleset.outputs import (
     Item,
@@ -36,15 +35,18 @@ from paras2s.bench.styleset.outputs import (
 )
 from paras2s.bench.styleset.page import write_page
 from paras2s.bench.styleset.report import build_report, markdown
-from paras2s.bench.styleset.systems import LONGEST_ANSWER_S
+from paras2s.bench.styleset.systems import LONGEST_ANSWER_S, MAX_TOKENS
 from paras2s.bench.systems import fingerprint, is_finished
 from paras2s.bench.verdict_file import VerdictFile
-from paras2s.clients.audio_chat import RATE_HZ
+from paras2s.clients.audio_chat import LONG_ANSWER_S, RATE_HZ, chat_usd
 from paras2s.clients.chat import Bill
+from paras2s.clients.endpoint import load_prices
+from paras2s.configs.schema.endpoints import load_audio_chat
+from paras2s.data_gen.tts.remote import SLOW_CHARACTERS_PER_S
 from paras2s.data_gen.tts.signal_voice import signal_voice
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
-from paras2s.reward.judges.base import Exchange, Progress, Utterance
+from paras2s.reward.judges.base import MAX_CLIP_S, Exchange, Progress, Utterance
 from paras2s.reward.judges.registry import open_audio_judges
 from paras2s.types import Unscored, Verdict
 from paras2s.utils.io import write_json, write_text
@@ -334,3 +336,46 @@ def estimate_styleset(options: StyleSetOptions) -> dict[str, Any]:
         "calls": replies.calls + total.calls,
         "at_most_usd": usd,
     }
+
+
+# The calls that endpoints' replies take, and the most that they can cost, without a call.
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Spoken replies of endpoints; `at_most_usd` is None if a price is unknown."""
+
+    calls: int = 0
+    at_most_usd: float | None = 0.0
+
+    def __add__(self, other: Replies) -> Replies:
+        """Return the sum."""
+        known = None not in (self.at_most_usd, other.at_most_usd)
+        return Replies(self.calls + other.calls, (self.at_most_usd or 0) + (other.at_most_usd or 0) if known else None)
+
+
+def replies_at_most(spec: str, items: Sequence[FollowingItem | RoleContext], turns: int) -> Replies:
+    """Return a system's replies to items without an output, those paid for before a stop too; none of a checkpoint."""
+    if not Path(spec).is_file() or not items:
+        return Replies()
+    config = load_audio_chat(Path(spec))
+    price = load_prices(config.prices).models.get(config.model)
+    per_s = price.audio_out_tokens_per_s if price else None
+    longest_s = MAX_TOKENS / per_s if per_s else LONG_ANSWER_S
+    inputs_s = [input_s for item in items for input_s in _inputs_s(item, turns, min(longest_s, MAX_CLIP_S))]
+    each = [None if price is None else chat_usd(price, input_s, longest_s) for input_s in inputs_s]
+    known = [usd for usd in each if usd is not None]
+    return Replies(len(each), sum(known) if len(known) == len(each) else None)
+
+
+def _inputs_s(item: FollowingItem | RoleContext, turns: int, longest_s: float) -> list[float]:
+    """Return the seconds of sound in each turn's request: an instance's prompt, and all turns of the other so far."""
+    if isinstance(item, RoleContext):
+        prompts_s = [_spoken_s(text) for text in item.prompts()]
+        return [prompts_s[number % 2] + number // 2 * longest_s for number in range(turns)]
+    first_s, second_s = map(_spoken_s, item.requests())
+    return [first_s, first_s + second_s]
+
+
+def _spoken_s(text: str) -> float:
+    return len(text) / SLOW_CHARACTERS_PER_S

@@ -8,26 +8,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 
 from paras2s.audio.clip import Clip
 from paras2s.bench.detection.baselines import MeasuringOptions
 from paras2s.bench.results import require_new
 from paras2s.bench.verdict_file import VerdictFile
-from paras2s.clients.chat import LLMClient
+from paras2s.clients.chat import LLMClient, Reply, Request
 from paras2s.configs.schema.base import load_section
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.configs.schema.judges import find_judge
 from paras2s.data_gen.clip_encoder import RunClipEncoder
-from paras2s.errors import AudioError, BudgetError, ConfigError
+from paras2s.errors import AudioError, BudgetError, ConfigError, JudgeError
 from paras2s.reward.judges.base import Progress
+from paras2s.reward.judges.parsing import BOUNDED_TEXT, is_readable, read_as, require_complete
+from paras2s.reward.judges.prompts import Prompt, read_prompt
 from paras2s.types import Absent
 from paras2s.unisrm.bench.data import CONDITIONS, BenchData, Sample, load_bench
-from paras2s.unisrm.bench.groundedness import groundedness
 from paras2s.unisrm.bench.judges import BenchJudge, objective_measures, open_bench_judge
-from paras2s.unisrm.bench.metrics import Figure
+from paras2s.unisrm.bench.metrics import Figure, mean_share
 from paras2s.unisrm.bench.report import JudgeResult, bench_report, markdown
 from paras2s.unisrm.bench.results import BenchRow, NoJudgement, load_rows, row_of
 from paras2s.unisrm.reward.tasks import TASKS
@@ -172,3 +174,49 @@ def _judge_chunk(judge: BenchJudge, version: str, samples: Sequence[Sample], at:
     for sample, outcome in zip(readable, outcomes, strict=True):
         rows.append(outcome if isinstance(outcome, BudgetError) else row_of(sample, judge.name, version, outcome))
     return rows
+
+
+USER = "The task: {{task}}\n\nThe dimensions that are judged: {{dimensions}}\n\nThe reply:\n{{reply}}"
+SCHEMA = {
+    "type": "object",
+    "properties": {"reasoning": BOUNDED_TEXT, "score": {"type": "integer", "enum": [0, 1, 2]}},
+    "required": ["reasoning", "score"],
+    "additionalProperties": False,
+}
+
+
+class Grounded(BaseModel):
+    """The reply of the LLM."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    reasoning: str
+    score: Literal[0, 1, 2]
+
+
+def groundedness(rows: Sequence[BenchRow], texts: Mapping[str, str], client: LLMClient) -> Figure:
+    """Return the mean of 0 to 2 over readable replies; `texts` maps an item to its text, a cluster. Raises BudgetError."""
+    prompt = Prompt(read_prompt("groundedness", None, "paras2s.unisrm.bench"), USER)
+    requests = [Request(prompt.messages(_values(row), {}), SCHEMA) for row in rows]
+    replies = client.complete_all(requests, usable=lambda reply: is_readable(reply, _read))
+    return mean_share([_score(reply) for reply in replies], [texts[row.item] for row in rows])
+
+
+def _values(row: BenchRow) -> dict[str, str]:
+    task = TASKS[row.task]
+    titles = ", ".join(dimension.title for dimension in task.dimensions)
+    return {"task": task.title, "dimensions": titles, "reply": row.reply}
+
+
+def _read(text: str) -> int:
+    return read_as(text, Grounded).score
+
+
+def _score(reply: Reply | JudgeError | BudgetError) -> float | None:
+    if isinstance(reply, BudgetError):
+        raise reply
+    if isinstance(reply, JudgeError):
+        return None
+    try:
+        return float(_read(require_complete(reply)))
+    except JudgeError:
+        return None

@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PrinterCallback, TrainerCallback
 
 from paras2s.configs.schema.unisrm import SftConfig, UniSRMGrpoConfig
 from paras2s.errors import ConfigError, JudgeError
 from paras2s.unisrm.reward.descriptions import read_descriptions, requested
 from paras2s.unisrm.reward.labels_alone import labels_alone
-from paras2s.unisrm.reward.reply import write_reply
+from paras2s.unisrm.reward.reply import ParseFailure, write_reply
 from paras2s.unisrm.reward.resume import ResumingTrainer, last_checkpoint
 from paras2s.unisrm.reward.tasks import Item, PairRecord, Record
 from paras2s.unisrm.reward.thinker import Encoded, ItemEncoder, UniSRM
+from paras2s.utils.io import append_jsonl
 
 log = logging.getLogger(__name__)
 # Is given the number of updates that are made, and of all.
@@ -123,8 +125,6 @@ def _fit(
     from trl.trainer.sft_config import SFTConfig as TrlSftConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    from paras2s.unisrm.reward.metrics import MetricsWriter
-
     model.prepare_training()
     settings = TrlSftConfig(
         per_device_train_batch_size=config.micro_batch_size,
@@ -221,7 +221,6 @@ def train_grpo(
         JudgeError: as `make_grpo_trainer` and `check_audio`.
     """
     from paras2s.unisrm.reward.audio_check import check_audio
-    from paras2s.unisrm.reward.metrics import MetricsWriter
 
     trainer = make_grpo_trainer(model, data, items, config, folder, seed)
     if len(items) > 1:
@@ -277,3 +276,45 @@ def _finish(model: UniSRM, trainer: Any, folder: Path) -> None:
             shutil.rmtree(checkpoint)
     trainer.accelerator.wait_for_everyone()
     model.thinker.config._name_or_path = str(folder)
+
+
+# TRL's name -> ours.
+NAMES = {
+    "loss": "loss",
+    "reward": "reward",
+    "rewards/format/mean": "reward_format",
+    "rewards/accuracy/mean": "reward_accuracy",
+    "rewards/consistency/mean": "reward_consistency",
+    "reward_std": "reward_std",
+    "frac_reward_zero_std": "flat_group_share",
+    "kl": "kl",
+    "entropy": "entropy",
+    "completions/mean_length": "completion_tokens",
+    "completions/clipped_ratio": "cut_off_share",
+    "grad_norm": "grad_norm",
+    "learning_rate": "lr",
+    **{f"parse_failure/{reason}": f"parse_failure_{reason}" for reason in ParseFailure},
+}
+
+
+class MetricsWriter(TrainerCallback):
+    """Writer of a trainer's logs; a loss that is not finite ends the run. `on_progress` gets updates done, and of all."""
+
+    def __init__(self, folder: Path, stage: str, on_progress: Callable[[int, int], None] | None = None) -> None:
+        self.path, self.stage, self.on_progress = folder / "metrics.jsonl", stage, on_progress
+
+    def attach(self, trainer: Any) -> None:
+        """Take the place of the callback that prints every row."""
+        trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(self)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        """Write a row. Raises JudgeError: the loss is not finite."""
+        metrics = {ours: float(logs[theirs]) for theirs, ours in NAMES.items() if logs and logs.get(theirs) is not None}
+        if not metrics or not state.is_world_process_zero:
+            return
+        if not all(torch.isfinite(torch.tensor(list(metrics.values())))):
+            raise JudgeError(f"{self.stage}, step {state.global_step}: not finite: {metrics}; lower {self.stage}.lr")
+        append_jsonl(self.path, {"stage": self.stage, "step": state.global_step, **metrics})
+        if self.on_progress:
+            self.on_progress(state.global_step, state.max_steps)

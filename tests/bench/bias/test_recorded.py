@@ -12,8 +12,8 @@ import typer
 from outside import PROBES as RECORDED
 from typer.testing import CliRunner
 
-from paras2s.bench.bias.published import published_figures
 from paras2s.bench.bias.recorded import holds_recorded, load_recorded, measure
+from paras2s.bench.bias.report import published_figures
 from paras2s.cli.probe import probe
 from paras2s.errors import ConfigError, DataError
 

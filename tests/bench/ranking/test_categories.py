@@ -11,9 +11,9 @@ import pytest
 from outside import VERDICTS
 from typer.testing import CliRunner
 
-from paras2s.bench.ranking.categories import load_categories, rank_categories
 from paras2s.bench.ranking.data import COLUMNS, load_recorded
 from paras2s.bench.ranking.metrics import rank_systems
+from paras2s.bench.ranking.run import load_categories, rank_categories
 from paras2s.cli.app import app
 from paras2s.errors import ConfigError, DataError
 from paras2s.reward.judges.audio_judge.ensemble_rules import ENSEMBLE, EnsembleRule, find_ensemble
