@@ -156,11 +156,9 @@ def with_interval(
     return f"{text} [{ends.replace(' to ', ', ')}]" if brackets else f"{text} ({ends})"
 
 
-def with_error(value: float | None, error: float | None, digits: int = 2, *, scale: float = 1.0) -> str:
+def with_error(value: float | None, error: float | None) -> str:
     """Return a mean and its standard error, such as "3.21 ± 0.08"."""
-    if value is None or error is None:
-        return number_text(value, digits, scale=scale)
-    return f"{number_text(value, digits, scale=scale)} ± {number_text(error, digits, scale=scale)}"
+    return number_text(value) + ("" if value is None or error is None else f" ± {number_text(error)}")
 
 
 def p_value(value: float | None, none: str = MISSING) -> str:

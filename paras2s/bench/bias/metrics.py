@@ -17,7 +17,7 @@ import numpy as np
 from paras2s.reward.judges.votes import swapped
 from paras2s.statistics.correlation import Correlation, correlations
 from paras2s.statistics.intervals import Share
-from paras2s.statistics.resampling import RESAMPLES, percentiles, resample_alike, share_percentiles, sum_by_cluster
+from paras2s.statistics.resampling import percentiles, resample_alike, share_percentiles, sum_by_cluster
 from paras2s.statistics.significance import p_equal, p_of_ranks
 from paras2s.types import PairLabel
 
@@ -183,22 +183,16 @@ def tell_parts(
     labels_of: Callable[[tuple[str, ...]], tuple[str, ...]],
     compared: tuple[str, str] | None,
     seed: int = 0,
-    resamples: int = RESAMPLES,
 ) -> tuple[Part, ...]:
     """Return a part for every group, in the order in which they come."""
     groups: dict[tuple[str, ...], list[Outcome]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.group, []).append(outcome)
-    return tuple(_part(group, members, labels_of(group), compared, seed, resamples) for group, members in groups.items())
+    return tuple(_part(group, members, labels_of(group), compared, seed) for group, members in groups.items())
 
 
 def _part(
-    group: tuple[str, ...],
-    outcomes: Sequence[Outcome],
-    labels: tuple[str, ...],
-    compared: tuple[str, str] | None,
-    seed: int,
-    resamples: int,
+    group: tuple[str, ...], outcomes: Sequence[Outcome], labels: tuple[str, ...], compared: tuple[str, str] | None, seed: int
 ) -> Part:
     known = [outcome for outcome in outcomes if outcome.label is not None]
     columns = np.array([labels.index(str(outcome.label)) for outcome in known], dtype=np.intp)
@@ -206,19 +200,19 @@ def _part(
     two = compared if compared and set(compared) <= set(labels) else None
     p_value = None
     if two and known:
-        p_value = p_equal(counts[:, labels.index(two[0])] - counts[:, labels.index(two[1])], seed, resamples)
-    shares = dict(zip(labels, _shares(counts, len(outcomes), seed, resamples), strict=True))
+        p_value = p_equal(counts[:, labels.index(two[0])] - counts[:, labels.index(two[1])], seed)
+    shares = dict(zip(labels, _shares(counts, len(outcomes), seed), strict=True))
     return Part(group, shares, two, p_value, len(counts))
 
 
-def _shares(counts: np.ndarray, n_asked: int, seed: int, resamples: int) -> list[Share]:
+def _shares(counts: np.ndarray, n_asked: int, seed: int) -> list[Share]:
     """Return the share of every column of counts [C, L]."""
     total, n = counts.sum(0), int(counts.sum())
     if not n:
         return [Share(n_asked=n_asked) for _ in total]
     if len(counts) < 2:
         return [Share(count / n, None, None, n, n_asked) for count in total.tolist()]
-    drawn = resample_alike(counts.astype(np.float64), seed, resamples)
+    drawn = resample_alike(counts.astype(np.float64), seed)
     columns = (drawn / drawn.sum(1, keepdims=True)).T
     return [
         Share(count / n, *share_percentiles(count / n, column, len(counts)), n, n_asked)
@@ -249,26 +243,20 @@ def retest_margin(changes: Sequence[float]) -> float | None:
     return float(np.quantile(np.abs(changes), 0.95)) if len(changes) else None
 
 
-def mean_change(
-    group: tuple[str, ...], values: Sequence[float], clusters: Sequence[Hashable], seed: int = 0, resamples: int = RESAMPLES
-) -> Change:
+def mean_change(group: tuple[str, ...], values: Sequence[float], clusters: Sequence[Hashable], seed: int = 0) -> Change:
     """Return the mean of changes, with its interval over clusters; None for an end where there is only one cluster."""
     if not values:
         return Change(group, None, None, None, 0)
     sums = sum_by_cluster(np.array([values, np.ones(len(values))], dtype=np.float64).T, clusters)
-    drawn = resample_alike(sums, seed, resamples)
+    drawn = resample_alike(sums, seed)
     low, high = percentiles(drawn[:, 0] / drawn[:, 1]) if len(sums) > 1 else (None, None)
     return Change(group, float(np.mean(values)), low, high, len(values))
 
 
-def gap_correlation(
-    gaps: Sequence[float], stable: Sequence[bool], clusters: Sequence[str], seed: int = 0, resamples: int = RESAMPLES
-) -> Correlation:
+def gap_correlation(gaps: Sequence[float], stable: Sequence[bool], clusters: Sequence[str], seed: int = 0) -> Correlation:
     """Return Spearman's correlation, over pairs, of the gap in mean opinion with agreement of the orders (`p_of_ranks`)."""
     for what, values in (("gaps", set(gaps)), ("verdicts' stabilities", set(stable))):
         if len(values) < 2:
             return Correlation(why_none=f"the {what} are all the same")
     spearman = correlations(list(zip(gaps, map(float, stable), strict=True)), clusters)[1]
-    return (
-        spearman if spearman.value is None else replace(spearman, p_value=p_of_ranks(gaps, stable, clusters, seed, resamples))
-    )
+    return spearman if spearman.value is None else replace(spearman, p_value=p_of_ranks(gaps, stable, clusters, seed))

@@ -382,12 +382,12 @@ def loudness(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> list[Trial]:
     return [trial(clip, gain) for gain in (gain_db, -gain_db) for clip in clips]
 
 
-def turned_down(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> int:
+def turned_down(clips: Sequence[OneClip]) -> int:
     """Count the clips whose original is turned down, since more gain would clip; unreadable clips are left out."""
     count = 0
     for clip in clips:
         try:
-            count += clips_at(_read(clip.path), gain_db)
+            count += clips_at(_read(clip.path), GAIN_DB)
         except AudioError:
             continue
     return count

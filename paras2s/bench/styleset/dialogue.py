@@ -162,9 +162,9 @@ def join(clips: Sequence[Clip], silence_s: float = SILENCE_S, longest_s: float =
     return Joined(Clip(np.concatenate(pieces)[:last], rate_hz), tuple(places))
 
 
-def crop(clip: Clip, longest_s: float = LONGEST_S) -> Clip:
-    """Return the first `longest_s` of a clip."""
-    return Clip(clip.samples[: round(longest_s * clip.sample_rate_hz)], clip.sample_rate_hz)
+def crop(clip: Clip) -> Clip:
+    """Return the first minute of a clip."""
+    return Clip(clip.samples[: round(LONGEST_S * clip.sample_rate_hz)], clip.sample_rate_hz)
 
 
 class TurnRow(BaseModel):

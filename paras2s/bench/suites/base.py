@@ -255,13 +255,11 @@ def mean_of(rows: Sequence[SuiteRow], scale: float = 1.0) -> Share:
     return weighted_mean(rows, lambda row: "", {"": 1.0}, scale)
 
 
-def mean_columns(
-    rows: Sequence[SuiteRow], part: Callable[[SuiteRow], str] = lambda row: row.subset, scale: float = 1.0
-) -> dict[str, Share]:
+def mean_columns(rows: Sequence[SuiteRow], part: Callable[[SuiteRow], str] = lambda row: row.subset) -> dict[str, Share]:
     """Return the mean of every part, and overall the mean of the parts' means."""
     names = dict.fromkeys(map(part, rows))
-    columns = {name: mean_of([row for row in rows if part(row) == name], scale) for name in names}
-    return {**columns, OVERALL: weighted_mean(rows, part, dict.fromkeys(names, 1.0), scale)}
+    columns = {name: mean_of([row for row in rows if part(row) == name]) for name in names}
+    return {**columns, OVERALL: weighted_mean(rows, part, dict.fromkeys(names, 1.0))}
 
 
 def by_language(rows: Sequence[SuiteRow], columns_of: Callable[[Sequence[SuiteRow]], dict[str, Share]]) -> dict[str, Share]:

@@ -44,7 +44,7 @@ class Funnel:
     reasons: dict[str, list[tuple[str, int]]]
 
 
-def read_funnel(folder: Path, most_reasons: int = 3) -> Funnel:
+def read_funnel(folder: Path) -> Funnel:
     """Read a dataset's ledgers; a run's has none of sentences, as scripts are hand-written. Raises DataError: none."""
     texts: dict[str, Counter[str]] = defaultdict(Counter)
     clips: dict[str, Counter[str]] = defaultdict(Counter)
@@ -56,7 +56,7 @@ def read_funnel(folder: Path, most_reasons: int = 3) -> Funnel:
         _count(texts[row["category"]], reasons, by, row["rejected"])
     for candidate in load_manifest(folder).candidates:
         _count(clips[candidate.category], reasons, candidate.rejected_by, candidate.rejected)
-    shown = {by: [(_short(reason), n) for reason, n in counts.most_common(most_reasons)] for by, counts in reasons.items()}
+    shown = {by: [(_short(reason), n) for reason, n in counts.most_common(3)] for by, counts in reasons.items()}
     return Funnel(dict(texts), dict(clips), shown)
 
 

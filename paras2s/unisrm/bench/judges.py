@@ -234,9 +234,9 @@ def word_errors() -> BenchJudge:
     return measure("WER", asr.version(), value, inputs, {"T2": NO_TEXT, "T4": NO_TEXT})
 
 
-def speaker_similarity(options: SpeakerOptions | None = None) -> BenchJudge:
+def speaker_similarity() -> BenchJudge:
     """Prefer the candidate whose x-vector is nearer to the prompt speech's."""
-    chosen = options or SpeakerOptions()
+    chosen = SpeakerOptions()
     unfit: dict[TaskId, str] = dict.fromkeys(("T2", "T3", "T4"), "there is no prompt speech to resemble")
     try:
         embed_speaker(chosen.model, Clip(np.random.default_rng(0).standard_normal(16_000).astype(np.float32), 16_000))
