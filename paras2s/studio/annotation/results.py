@@ -117,7 +117,7 @@ def list_annotations(store: StudyStore) -> list[Annotation]:
         for annotator in store.annotators()
         for number, state in sorted(store.progress(annotator.name).items.items())
         if state.closed
-        for choices in [{} if state.skipped is not None else dict(state.choices)]
+        for choices in [dict(state.choices) if state.skipped is None else {}]
     ]
 
 
