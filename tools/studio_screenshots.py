@@ -1,4 +1,4 @@
-"""The pictures of docs/studio.md, of the studio over real runs in a headless Chromium.
+"""The pictures of docs/studio.md, and docs/report.png, of the studio over real runs in a headless Chromium.
 
     python tools/studio_screenshots.py RUN OTHER [--hacked HACKED] [--out docs/studio]
 
@@ -25,6 +25,7 @@ from paras2s.studies.store import make_study
 from paras2s.studies.study import as_study
 from paras2s.studio.annotation.run_items import items_of_run
 from paras2s.studio.app import make_app
+from paras2s.studio.export.one_file import export_report
 
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 SIZE = {"width": 1120, "height": 700}
@@ -103,6 +104,15 @@ def draw_hacked(page: Any, address: str, out: Path) -> None:
     page.locator("#strip").screenshot(path=out / "hacked-strip.png")
 
 
+def draw_report(browser: Any, run: Path, scratch: Path, out: Path) -> None:
+    """The first screen of the page that a run ends with, from disk."""
+    export_report([run], scratch / "report.html", [])
+    page = browser.new_page(viewport=SIZE | {"height": 1400})
+    page.goto((scratch / "report.html").as_uri())
+    page.wait_for_selector("#run[data-read]")
+    page.screenshot(path=out)
+
+
 def make_shown_study(run: Path, folder: Path) -> None:
     """A study of twelve pairs of the policy and its warm-up, for two people."""
     items = items_of_run(run, "pair", ("aligned", "sft"), limit=12, seed=0)
@@ -131,6 +141,7 @@ def main() -> None:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
             draw(page, address, options.out)
             draw_study(page, address, options.out)
+            draw_report(browser, options.runs[0], Path(scratch), options.out.parent / "report.png")
             if hacked:
                 draw_hacked(page, address, options.out)
             browser.close()
