@@ -139,6 +139,20 @@ def test_the_tutorials_judge_is_found_by_its_name(tiny_run: Path, tmp_path: Path
     sys.modules.pop("brevity", None)
 
 
+def test_the_bench_tutorial_scores_a_folder(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "docs/tutorials/bench-a-system.md"
+    shutil.copytree(tiny_run, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    for block in python_blocks(page):
+        exec(compile(block.code, block.place, "exec"), {"__name__": "page"})
+    lines = [line for block in BLOCKS if block.page == page and block.language == "bash" for line in block.code.splitlines()]
+    commands = [line for line in lines if " bench template " in line or line.endswith("--system mine=answers/")]
+    template, scored = [CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).output for line in commands]
+    assert "questions and a README" in template
+    assert "mine scores 1.00 of 5 over 2 answers." in scored
+    assert "to hear them: paras2s studio runs/paras2s" in scored
+
+
 @pytest.mark.parametrize("name", [name for name in PAGES if python_blocks(name)])
 def test_python_blocks_run_in_order(name: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(tiny_run, tmp_path, dirs_exist_ok=True)

@@ -264,6 +264,14 @@ def test_training_depends_on_its_seed_alone() -> None:
     assert runs[0] == runs[1] != runs[2]
 
 
+@pytest.mark.parametrize("steps", [1, 9, 10, 11])
+def test_any_number_of_steps_can_be_trained(steps: int) -> None:
+    losses: list[float] = []
+    config = DistillConfig(steps=steps, batch_size=8, hidden_size=16, layers=1)
+    train_reward_model(toy_preferences(2, seed=0), SIZES, VECTORS, config, 0, lambda _, loss: losses.append(loss))
+    assert len(losses) == steps
+
+
 def test_training_does_not_depend_on_the_number_of_cores() -> None:
     config = DistillConfig(steps=3, batch_size=8, hidden_size=16, layers=1)
     data, before, scores = toy_preferences(2, seed=0), torch.get_num_threads(), list[float]()

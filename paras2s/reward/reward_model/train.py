@@ -204,7 +204,9 @@ def train_reward_model(
     )
     model = RewardModel(sizes, code_vectors)
     optimiser = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.05, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, config.lr, total_steps=config.steps, pct_start=0.1)
+    # The rise of `OneCycleLR` lasts a step less than this share of all, and it divides by that: of ten steps, by 0.
+    rise = 0.11 if config.steps == 10 else 0.1
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, config.lr, total_steps=config.steps, pct_start=rise)
     rng = np.random.default_rng([seed, Stream.REWARD_ORDER])
     noises = [
         torch.Generator().manual_seed(int(state))
