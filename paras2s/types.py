@@ -35,11 +35,21 @@ DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
 
 
 @dataclass(frozen=True)
+class PastTurn:
+    """A turn of a dialogue before the query: its words, and its clip relative to the data folder (None: words alone)."""
+
+    speaker: Literal["user", "assistant"]
+    text: str = ""
+    clip: str | None = None
+
+
+@dataclass(frozen=True)
 class Query:
     """A spoken query. Made by `data_gen`, read by every later stage.
 
     `text` and `style` are None for role "rl": the labels are dropped once the speech exists (ParaS2S, appendix C).
     `transcript` is the clip's ASR transcript, the only text that a policy may read. `clip` is relative to the data folder.
+    `history` are the turns of the dialogue before it, () for a query that stands alone.
     """
 
     id: str
@@ -53,6 +63,12 @@ class Query:
     transcript: str
     text: str | None
     style: str | None
+    history: tuple[PastTurn, ...] = ()
+
+    @property
+    def clips(self) -> tuple[str, ...]:
+        """Its own clip, and those of its history."""
+        return (self.clip, *(turn.clip for turn in self.history if turn.clip is not None))
 
 
 @dataclass(frozen=True)
@@ -331,5 +347,5 @@ def to_json(record: Any) -> Any:
 
 
 def as_row(record: Any) -> dict[str, Any]:
-    """Convert a flat record (Query, Demonstration, Candidate) to a row of a table."""
-    return asdict(record)
+    """Convert a record (Query, Demonstration, Candidate) to a row of a table; a query's history has a file of its own."""
+    return {key: value for key, value in asdict(record).items() if key != "history"}

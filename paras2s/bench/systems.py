@@ -8,7 +8,7 @@ answer has a reason, and is never silence.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +19,7 @@ from paras2s.configs.schema.endpoints import AudioChatConfig, load_audio_chat
 from paras2s.errors import AudioError, ConfigError
 from paras2s.policy.registry import is_checkpoint
 from paras2s.policy.types import SampleRequest
-from paras2s.types import Query
+from paras2s.types import PastTurn, Query
 from paras2s.utils.io import without_mac_files
 from paras2s.utils.seeds import FirstStep, seed_of
 from paras2s.utils.suggest import nearest_file
@@ -36,7 +36,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class SpokenQuestion:
-    """One spoken question. A system may read `clip` and its ASR `transcript`; the labels after them are for baselines alone."""
+    """One spoken question. A system may read `clip` and its ASR `transcript`; the labels after them are for baselines alone.
+
+    `history` are the turns before it, their clips by absolute paths.
+    """
 
     id: str
     clip: Path
@@ -44,6 +47,7 @@ class SpokenQuestion:
     text: str | None = None
     style: str | None = None
     category: str | None = None
+    history: tuple[PastTurn, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,8 @@ class System(Protocol):
 
 def question_of_query(query: Query, folder: Path) -> SpokenQuestion:
     """Return a manifest's query as a question."""
-    return SpokenQuestion(query.id, folder / query.clip, query.transcript, query.text, query.style, query.category)
+    history = tuple(replace(turn, clip=turn.clip and str((folder / turn.clip).resolve())) for turn in query.history)
+    return SpokenQuestion(query.id, folder / query.clip, query.transcript, query.text, query.style, query.category, history)
 
 
 def blind_name(id: str) -> str:
@@ -197,16 +202,40 @@ class EndpointSystem:
         self._chat = AudioChat(config, cache / "answers")
 
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """Send as many requests at once as the endpoint has slots."""
-        requests = [AudioChatRequest((read_clip(question.clip),), number) for question in questions for number in range(count)]
+        """Send as many requests at once as the endpoint has slots.
+
+        Raises:
+            ConfigError: a turn before a question is not of the kind that an endpoint is given.
+        """
+        requests = [AudioChatRequest(_chat_turns(question), number) for question in questions for number in range(count)]
         turns = [Response(turn.text, turn.clip, turn.failed) for turn in self._chat.complete_all(requests, on_progress)]
         return [turns[start : start + count] for start in range(0, len(turns), count)]
+
+
+def _chat_turns(question: SpokenQuestion) -> tuple[str | Clip, ...]:
+    turns: list[str | Clip] = []
+    for number, turn in enumerate(question.history):
+        if turn.speaker == "assistant" and turn.text:
+            turns.append(turn.text)
+        elif turn.speaker == "user" and turn.clip:
+            turns.append(read_clip(Path(turn.clip)))
+        else:
+            lacks = "words" if turn.speaker == "assistant" else "clip"
+            raise ConfigError(
+                f"question {question.id}: turns.{number} of its history is the {turn.speaker}'s and has no {lacks}; add it: an "
+                "endpoint hears the user and reads the assistant"
+            )
+    return (*turns, read_clip(question.clip))
 
 
 def _prompts_from_clips(policy: Policy, questions: Sequence[SpokenQuestion]) -> list[Prompt]:
     from paras2s.policy.types import Turn
 
-    return [policy.encode_prompt([Turn("user", question.transcript, read_clip(question.clip))]) for question in questions]
+    def turns(question: SpokenQuestion) -> list[Turn]:
+        past = [Turn(turn.speaker, turn.text, read_clip(Path(turn.clip)) if turn.clip else None) for turn in question.history]
+        return [*past, Turn("user", question.transcript, read_clip(question.clip))]
+
+    return [policy.encode_prompt(turns(question)) for question in questions]
 
 
 @dataclass(frozen=True)
@@ -260,7 +289,14 @@ class LLMBaseline:
     knows_style: bool
 
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
-        """Write a text for each question and speak it `count` times."""
+        """Write a text for each question and speak it `count` times.
+
+        Raises:
+            ConfigError: a question has turns before it.
+        """
+        if told := [question.id for question in questions if question.history]:
+            name = TOPLINE if self.knows_style else CASCADE
+            raise ConfigError(f"{name}: answers one question, and {told[0]} has turns before it; leave the baseline out")
         from paras2s.data_gen.curation.llm_calls import CurationLLM, WrittenAnswer
         from paras2s.data_gen.curation.text_filters import tone_instruction
         from paras2s.data_gen.curation.voices import Engines

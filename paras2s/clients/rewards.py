@@ -53,6 +53,20 @@ class SentQuestion(Wire):
     audio: Sound | None = None
 
 
+class SentTurn(Wire):
+    """A turn before the question: who speaks, its words, and its sound."""
+
+    speaker: Literal["user", "assistant"]
+    text: str | None = None
+    audio: Sound | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> SentTurn:
+        if not self.text and self.audio is None:
+            raise ValueError("give text, audio, or both")
+        return self
+
+
 class SentAnswer(Wire):
     """An answer: an id that no other answer of the request has, its words, and its sound."""
 
@@ -67,6 +81,9 @@ class SentGroup(Wire):
     id: str = Field("", description="name of the question, for logs")
     question: SentQuestion
     answers: list[SentAnswer] = Field(min_length=1)
+    history: list[SentTurn] | None = Field(
+        None, min_length=1, description="turns of the dialogue before the question, in order"
+    )
 
 
 class ScoreRequest(Wire):

@@ -1,4 +1,4 @@
-"""Loaders of three published corpora of spoken queries, in the folders of their releases: IEMOCAP, MELD, StyleTalk.
+"""Loaders of published corpora of spoken queries, in the folders of their releases: IEMOCAP, MELD, StyleTalk, DailyTalk.
 
 After ParaS2S: six emotions (Table 4), at least five words (footnote 10), IEMOCAP sessions 1 and 2 for the test and 3 to 5
 for training (footnote 17), MELD by its own splits. The relevance filter (appendix B.1) comes after, in the curation;
@@ -13,6 +13,7 @@ What keeps the splits apart, and what does not:
 - StyleTalk: measured on the published tables, train (1,827 turns of 1,745 dialogues) and eval (855 of 478) share no dialogue
   and no context, but 26 turns' words. Two emotions or more for one turn, the contrast, are given in 82 dialogues of train and
   358 of eval.
+- DailyTalk: it has no splits; a dialogue's number draws its own. Its two speakers are in all of them.
 """
 
 from __future__ import annotations
@@ -21,22 +22,26 @@ import csv
 import io
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from paras2s.audio.clip import read_clip
 from paras2s.errors import AudioError, DataError, one_line
+from paras2s.types import PastTurn
+from paras2s.utils.io import read_json, read_text, without_mac_files
+from paras2s.utils.seeds import seed_of
 
 
 @dataclass(frozen=True)
 class CorpusTurn:
     """A user's turn of a published corpus. Made by the loaders; read by the curation.
 
-    `id` is unique within the corpus and safe as a file name; `corpus` is "iemocap", "meld" or "styletalk"; `split` is
-    "train", "validation" or "test". `style` is our word (happy, surprised, sad, angry, fear, disgust), for StyleTalk its own
+    `id` is unique within the corpus and safe as a file name; `corpus` is its name in `CORPORA`; `split` is "train",
+    "validation" or "test". `style` is our word (happy, surprised, sad, angry, fear, disgust), for StyleTalk its own
     label. `dialogue` is unique within the corpus. `clip` None: the corpus has no audio of it. `answer` and `answer_style`
-    None: the corpus gives no answer. `context` is the dialogue before the turn, where the corpus states it.
+    None: the corpus gives no answer. `context` is the dialogue before the turn in one text, `history` its recorded turns,
+    where the corpus has them; its clips are absolute paths, and this turn's speaker is its user.
     """
 
     id: str
@@ -50,6 +55,17 @@ class CorpusTurn:
     answer: str | None = None
     answer_style: str | None = None
     context: str = ""
+    history: tuple[PastTurn, ...] = ()
+
+
+@dataclass(frozen=True)
+class SpokenTurn:
+    """A recorded turn of a dialogue: its clip, its words, its speaker, and the corpus's word for the emotion."""
+
+    path: Path
+    text: str
+    speaker: str
+    emotion: str
 
 
 @dataclass(frozen=True)
@@ -81,6 +97,19 @@ MELD_SPLITS = (
 )
 MELD_COLUMNS = ("Utterance", "Speaker", "Emotion", "Dialogue_ID", "Utterance_ID")
 STYLETALK_SPLITS = (("train", "train"), ("eval", "test"))
+DAILYTALK_STYLES = {
+    "happiness": "happy",
+    "surprise": "surprised",
+    "sadness": "sad",
+    "anger": "angry",
+    "fear": "fear",
+    "disgust": "disgust",
+}
+DAILYTALK_LAYOUT = "expected DailyTalk's metadata.json and data/0/0_1_d0.wav with 0_1_d0.txt, and so on"
+DAILYTALK_TURN = re.compile(r"(\d+)_(\d+)_d(\d+)")
+NO_EMOTION = "no emotion"
+# Of ten dialogues, one for the test and one for validation.
+DAILYTALK_SPLITS = ("test", "validation", *["train"] * 8)
 STYLETALK_COLUMNS = ("diag_id", "context", "curr_audio_id", "curr_text", "res_text", "curr_emotion", "res_emotion")
 
 IEMOCAP_LAYOUT = (
@@ -261,7 +290,91 @@ def load_styletalk(root: Path, min_words: int = 5) -> Loaded:
     return _checked(root, turns, left, silent, STYLETALK_LAYOUT)
 
 
-CORPORA: dict[str, Callable[..., Loaded]] = {"iemocap": load_iemocap, "meld": load_meld, "styletalk": load_styletalk}
+def load_dailytalk(root: Path, min_words: int = 5) -> Loaded:
+    """Load the turns of DailyTalk with an emotion, each behind the turns before it, and the list of turns left out.
+
+    Whoever speaks a turn is the user in its history, and the other speaker the assistant. Turns of a dialogue that lacks one
+    are left out with it, and so are those behind a clip that cannot be used.
+
+    Raises:
+        DataError: metadata.json or all clips are missing, or no clip can be read; names the expected layout.
+    """
+    turns: list[CorpusTurn] = []
+    left: list[LeftOut] = []
+    silent: list[LeftOut] = []
+    for name, spoken in dailytalk_dialogues(root).items():
+        if isinstance(spoken, str):
+            left.append(LeftOut(f"d{name}", "dailytalk", spoken))
+            continue
+        split = DAILYTALK_SPLITS[seed_of("dailytalk", name) % len(DAILYTALK_SPLITS)]
+        unusable: str | None = None
+        for number, turn in enumerate(spoken):
+            id = f"d{name}_t{number}"
+            unusable = unusable or _unusable_clip(turn.path)
+            if (reason := _unfit(turn.emotion, DAILYTALK_STYLES, turn.text, min_words)) is not None:
+                left.append(LeftOut(id, "dailytalk", reason))
+            elif unusable is not None:
+                silent.append(LeftOut(id, "dailytalk", unusable))
+            else:
+                history = tuple(
+                    PastTurn("user" if past.speaker == turn.speaker else "assistant", past.text, str(past.path))
+                    for past in spoken[:number]
+                )
+                style = DAILYTALK_STYLES[turn.emotion]
+                turns.append(
+                    CorpusTurn(id, "dailytalk", split, turn.text, style, turn.speaker, f"d{name}", turn.path, history=history)
+                )
+    return _checked(root, turns, left, silent, DAILYTALK_LAYOUT)
+
+
+def dailytalk_dialogues(root: Path) -> dict[str, tuple[SpokenTurn, ...] | str]:
+    """Return the turns of each dialogue of DailyTalk by its number, or why it cannot be used.
+
+    In metadata.json a dialogue's number and a turn's number lead to the turn's emotion; a clip is
+    data/DIALOGUE/TURN_SPEAKER_dDIALOGUE.wav, with its words in the same name's .txt.
+
+    Raises:
+        DataError: metadata.json is missing, or no dialogue can be used; names the expected layout.
+    """
+    if not (root / "metadata.json").is_file():
+        raise DataError(f"{root}: no metadata.json; {DAILYTALK_LAYOUT}")
+    metadata = read_json(root / "metadata.json")
+    folders = sorted((path for path in (root / "data").glob("*") if path.name.isdigit()), key=lambda path: int(path.name))
+    dialogues = {
+        path.name: _dailytalk_turns(path, metadata.get(path.name, {}) if isinstance(metadata, dict) else {}) for path in folders
+    }
+    if all(isinstance(turns, str) for turns in dialogues.values()):
+        raise DataError(f"{root}: no dialogue that can be used; {DAILYTALK_LAYOUT}")
+    return dialogues
+
+
+def _dailytalk_turns(folder: Path, labels: Mapping[str, Mapping[str, str]]) -> tuple[SpokenTurn, ...] | str:
+    turns: dict[int, SpokenTurn] = {}
+    for clip in without_mac_files(folder.glob("*.wav")):
+        name = DAILYTALK_TURN.fullmatch(clip.stem)
+        if name is None or name[3] != folder.name:
+            return "a clip is not named TURN_SPEAKER_dDIALOGUE"
+        text = clip.with_suffix(".txt")
+        words = " ".join(read_text(text).split()) if text.is_file() else ""
+        if not words:
+            return "a turn has no words"
+        label = labels.get(name[1])
+        if label is None or "emotion" not in label:
+            return "a turn has no emotion in metadata.json"
+        if int(name[1]) in turns:
+            return "a turn occurs twice"
+        turns[int(name[1])] = SpokenTurn(clip, words, f"dailytalk:{name[2]}", str(label["emotion"]) or NO_EMOTION)
+    if not turns or sorted(turns) != list(range(len(turns))):
+        return "a turn is missing"
+    return tuple(turns[number] for number in range(len(turns)))
+
+
+CORPORA: dict[str, Callable[..., Loaded]] = {
+    "iemocap": load_iemocap,
+    "meld": load_meld,
+    "styletalk": load_styletalk,
+    "dailytalk": load_dailytalk,
+}
 
 
 def _checked(root: Path, turns: list[CorpusTurn], left: list[LeftOut], silent: list[LeftOut], layout: str) -> Loaded:

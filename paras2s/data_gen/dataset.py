@@ -1,14 +1,18 @@
-"""A dataset on disk: three parquet tables and clips. A run's also has clip features, tone classifiers and a style check."""
+"""A dataset on disk: three parquet tables and clips, and the dialogues before queries in `histories.jsonl`, if there are any.
+
+A run's also has clip features, tone classifiers and a style check.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from paras2s.audio.clip import Clip, read_clip
+from paras2s.data_gen.histories import read_histories, write_histories
 from paras2s.errors import DataError
 from paras2s.policy.embedded.codec2 import Codec
 from paras2s.policy.embedded.frontend import ClipFeatures, stored_features
@@ -86,6 +90,10 @@ def inside(folder: Path, relative: str) -> Path:
     return path
 
 
+def _columns(kind: type[Any]) -> list[Field[Any]]:
+    return [column for column in fields(kind) if column.name != "history"]
+
+
 def table_schema(kind: type[Any]) -> Any:
     """Return the Arrow schema of a record's table, with the table version in its metadata."""
     import typing
@@ -95,7 +103,7 @@ def table_schema(kind: type[Any]) -> Any:
     arrow = {str: pa.string(), float: pa.float64(), int: pa.int64()}
     hints = typing.get_type_hints(kind)
     columns = []
-    for column in fields(kind):
+    for column in _columns(kind):
         options = [hints[column.name], *typing.get_args(hints[column.name])]
         # Any other type is a closed set of words.
         columns.append(pa.field(column.name, next((arrow[option] for option in options if option in arrow), pa.string())))
@@ -130,12 +138,14 @@ class TableWriter:
 
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._pending: list[dict[str, Any]] = []
+        self._with_history: list[Query] = []
         self._writer = pq.ParquetWriter(self._new, table_schema(self._kind))
         return self
 
     def write(self, rows: Sequence[Any]) -> None:
         """Add rows; they reach the disk in groups."""
         self._pending += [as_row(row) for row in rows]
+        self._with_history += [row for row in rows if isinstance(row, Query) and row.history]
         if len(self._pending) >= ROWS_PER_GROUP:
             self._flush()
 
@@ -150,6 +160,8 @@ class TableWriter:
             self._flush()
         self._writer.close()
         if kind is None:
+            if self._kind is Query:
+                write_histories(self._path.parent, self._with_history)
             self._new.replace(self._path)
         else:
             self._new.unlink(missing_ok=True)
@@ -168,7 +180,7 @@ def _read_table(path: Path, kind: type[Row]) -> tuple[Row, ...]:
         raise DataError(
             f"{path}: of schema {version}, this version reads {TABLE_VERSION}; run `paras2s data` into another folder"
         )
-    names = {field.name for field in fields(kind)}
+    names = {column.name for column in _columns(kind)}
     if rows and set(rows[0]) != names:
         wrong = sorted(set(rows[0]) ^ names)
         raise DataError(f"{path}: columns {', '.join(wrong)} do not fit this version; run `paras2s data` again")
@@ -221,6 +233,7 @@ def save_tables(
     """Write the three tables; the queries come last and mark the dataset as complete."""
     _write_table(folder / "demonstrations.parquet", demonstrations, Demonstration)
     _write_table(folder / "candidates.parquet", candidates, Candidate)
+    write_histories(folder, queries)
     _write_table(folder / "queries.parquet", queries, Query)
 
 
@@ -234,9 +247,10 @@ def load_manifest(folder: Path) -> Manifest:
     """Read the tables of a dataset, of a run or of a curation.
 
     Raises:
-        DataError: a table is missing, broken or of another version, or a named clip is missing or outside.
+        DataError: a table or the file of histories is missing, broken or of another version, or a named clip is missing or
+            outside.
     """
-    queries = _read_table(folder / "queries.parquet", Query)
+    queries = read_histories(folder, _read_table(folder / "queries.parquet", Query))
     demonstrations = _read_table(folder / "demonstrations.parquet", Demonstration)
     for relative in (*(query.clip for query in queries), *(demonstration.clip for demonstration in demonstrations)):
         inside(folder, relative)

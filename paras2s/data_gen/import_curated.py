@@ -40,7 +40,10 @@ def import_curated(curated: Path, folder: Path, cache: Path, progress: Progress)
         raise DataError(f"{curated}: no queries of role {missing[0]}; a run needs {', '.join(get_args(Role))}")
     if not manifest.demonstrations:
         raise DataError(f"{curated}: no demonstrations to learn from; see its answers.jsonl")
-    clip_names = [*(query.clip for query in manifest.queries), *(answer.clip for answer in manifest.demonstrations)]
+    clip_names = [
+        *(clip for query in manifest.queries for clip in query.clips),
+        *(answer.clip for answer in manifest.demonstrations),
+    ]
     names = list(dict.fromkeys(clip_names))
     paths = [inside(curated, name) for name in names]
     imported = map_chunks(_import_clips, paths, CHUNK_CLIPS, lambda done, total: progress("words", done, total))

@@ -12,11 +12,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paras2s.errors import DataError, first_problem
+from paras2s.types import PastTurn
 from paras2s.utils.io import read_rows, reading
 
 FILE = "preferences.jsonl"
@@ -59,12 +60,16 @@ class RecordedAnswer:
 
 @dataclass(frozen=True)
 class PreferenceRow:
-    """A row: its line, its question's clip and words, and its answers: the chosen and the rejected one, or one with a label."""
+    """A row: its line, its question's clip and words, the turns before it, and its answers.
+
+    These are the chosen and the rejected one, or one with a label.
+    """
 
     line: int
     question: str
     words: str | None
     answers: tuple[RecordedAnswer, ...]
+    history: tuple[PastTurn, ...] = ()
 
     @property
     def is_pair(self) -> bool:
@@ -74,7 +79,8 @@ class PreferenceRow:
     @property
     def clips(self) -> tuple[str, ...]:
         """Its clips: the question's first."""
-        return (self.question, *(answer.clip for answer in self.answers))
+        past = (turn.clip for turn in self.history if turn.clip is not None)
+        return (self.question, *(answer.clip for answer in self.answers), *past)
 
 
 def read_preferences(path: Path) -> list[PreferenceRow]:
@@ -90,9 +96,10 @@ def _checked(name: str, line: int, values: Any, folder: Path) -> PreferenceRow:
         row = _Row.model_validate(values)
     except ValidationError as error:
         raise DataError(f"{name}: {first_problem(error)}") from error
-    question, words = _question(name, row)
+    history, question = _dialogue(name, row)
     answers = _answers(name, row)
-    for key, clip in (("audios", question), *((answer[0], answer[1].clip) for answer in answers)):
+    spoken = [("audios", turn.clip) for turn in history if turn.clip is not None]
+    for key, clip in (*spoken, ("audios", question), *((answer[0], answer[1].clip) for answer in answers)):
         if not os.path.isfile(folder / clip):
             raise DataError(f"{name}: {key}: {clip}: no such file in {folder}")
     if len(answers) == 2:
@@ -102,31 +109,48 @@ def _checked(name: str, line: int, values: Any, folder: Path) -> PreferenceRow:
                 f"{name}: rejected_audio: {rejected.name} is the same sound as the chosen answer's; give another answer, or "
                 "leave the row out"
             )
-    return PreferenceRow(line, question, words, tuple(answer for _, answer in answers))
+    return PreferenceRow(line, question, row.question_text, tuple(answer for _, answer in answers), history)
 
 
-def _question(name: str, row: _Row) -> tuple[str, str | None]:
-    """Return clip and words of the question of a row. Raises DataError: its dialogue is not one spoken question."""
+def _dialogue(name: str, row: _Row) -> tuple[tuple[PastTurn, ...], str]:
+    """Return the turns before the question of a row, and its clip. A tag in a turn is the place of the next clip.
+
+    Raises DataError: its dialogue does not end with one spoken question of the user.
+    """
     if row.messages[-1].role == "assistant":
         raise DataError(
             f"{name}: messages: the last turn is the assistant's; end with the user's, and give the answer as sft_target_text "
             "and sft_target_audio (or answer_text, answer_audio and label)"
         )
-    if len(row.messages) > 1 or row.messages[0].role != "user":
-        roles = ", ".join(turn.role for turn in row.messages)
-        raise DataError(f"{name}: messages: {roles}; policies are trained on one spoken question: give the user's turn alone")
-    words = row.messages[0].content
-    for tag in AUDIO_TAGS:
-        words = words.replace(tag, "")
-    words = words.strip()
-    if len(row.audios) != 1:
-        raise DataError(f"{name}: audios: {len(row.audios)} clips; give the question's, and that alone")
+    if strange := [turn.role for turn in row.messages if turn.role not in ("user", "assistant")]:
+        raise DataError(f"{name}: messages: a turn of role {strange[0]!r}; give turns of user and assistant alone")
+    *past, (words, _) = [_parts(turn.content) for turn in row.messages]
+    expected = 1 + sum(count for _, count in past)
+    if len(row.audios) != expected or any(count > 1 for _, count in past):
+        raise DataError(
+            f"{name}: audios: {len(row.audios)} clips, and messages have {expected} places; give the question's clip, and one "
+            f"for each {AUDIO_TAGS[1]} in a turn before it, at most one a turn"
+        )
     if words and words != (row.question_text or "").strip():
         raise DataError(
             f"{name}: messages: has words beside the clip ({words[:40]!r}); leave {AUDIO_TAGS[1]} alone, and give the words "
             "that are spoken as question_text"
         )
-    return row.audios[0], row.question_text
+    clips, history = iter(row.audios), list[PastTurn]()
+    for number, (turn, (said, count)) in enumerate(zip(row.messages, past, strict=False)):
+        if not said and not count:
+            raise DataError(f"{name}: messages.{number}: has neither words nor {AUDIO_TAGS[1]}; leave the turn out")
+        speaker: Literal["user", "assistant"] = "user" if turn.role == "user" else "assistant"
+        history.append(PastTurn(speaker, said, next(clips) if count else None))
+    return tuple(history), row.audios[-1]
+
+
+def _parts(content: str) -> tuple[str, int]:
+    """Return the words of a turn, and the number of its clips."""
+    count = sum(content.count(tag) for tag in AUDIO_TAGS)
+    for tag in AUDIO_TAGS:
+        content = content.replace(tag, "")
+    return content.strip(), count
 
 
 def _answers(name: str, row: _Row) -> list[tuple[str, RecordedAnswer]]:
@@ -171,22 +195,25 @@ def _turn(role: str, content: str) -> list[dict[str, str]]:
     return [{"role": role, "content": content}]
 
 
-def _common(id: str, question: str, words: str) -> dict[str, Any]:
+def _question(id: str, clip: str, words: str, history: Sequence[PastTurn]) -> dict[str, Any]:
+    said = [(turn.speaker, f"{AUDIO_TAGS[1] if turn.clip else ''}{turn.text}", turn.text) for turn in history]
+    said.append(("user", AUDIO_TAGS[1], words))
     return {
         "id": id,
-        "messages": _turn("user", AUDIO_TAGS[1]),
-        "audios": [question],
+        "messages": [turn for role, content, _ in said for turn in _turn(role, content)],
+        "audios": [*(turn.clip for turn in history if turn.clip), clip],
         "task_type": "s2s",
         "question_text": words,
-        "prompt": _turn("user", words),
+        "prompt": [turn for role, _, text in said for turn in _turn(role, text)],
     }
 
 
 def pair_row(
-    id: str, question: str, words: str, chosen: tuple[str, str], rejected: tuple[str, str], **more: Any
-) -> dict[str, Any]:
+    id: str, question: str, words: str, chosen: tuple[str, str], rejected: tuple[str, str],
+    history: Sequence[PastTurn] = (), **more: Any,
+) -> dict[str, Any]:  # fmt: skip
     """Return the row of a pair; an answer is its clip, relative to the file, and its words."""
-    return _common(id, question, words) | {
+    return _question(id, question, words, history) | {
         "sft_target_audio": chosen[0],
         "sft_target_text": chosen[1],
         "rejected_audio": rejected[0],
@@ -197,9 +224,11 @@ def pair_row(
     }
 
 
-def labelled_row(id: str, question: str, words: str, answer: tuple[str, str], good: bool, **more: Any) -> dict[str, Any]:
+def labelled_row(
+    id: str, question: str, words: str, answer: tuple[str, str], good: bool, history: Sequence[PastTurn] = (), **more: Any
+) -> dict[str, Any]:
     """Return the row of an answer with a label."""
-    return _common(id, question, words) | {
+    return _question(id, question, words, history) | {
         "answer_audio": answer[0],
         "answer_text": answer[1],
         "completion": _turn("assistant", answer[1]),

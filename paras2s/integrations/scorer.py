@@ -16,10 +16,10 @@ from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.reward.judges.audio_judge.ensemble import require_preferences
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
 from paras2s.reward.judges.audio_judge.tasks import SCALES
-from paras2s.reward.judges.base import Exchange, Judge, Scored, Utterance
+from paras2s.reward.judges.base import Exchange, Judge, Scored
 from paras2s.reward.judges.registry import open_judge, refuse_to_teach
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardSource
-from paras2s.reward.sources.composite import CompositeReward, RewardSetup
+from paras2s.reward.sources.composite import CompositeReward, RewardSetup, refuses_history
 from paras2s.reward.sources.judge import SILENCE
 from paras2s.reward.sources.pairwise import PairwiseSource
 from paras2s.types import HIGHEST, LOWEST, Reward, Unscored
@@ -29,6 +29,7 @@ from paras2s.utils.plugins import import_part, installed_parts, is_reference
 # Sources of reward that are no judges, and need nothing of a run.
 SOURCES = ("omni", "word_errors", "quality", "length")
 Outcome = AnswerScore | BudgetError
+ONE_QUESTION = "{} judges an answer to one question; send the group without history"
 
 
 class Scorer(Protocol):
@@ -91,8 +92,7 @@ class JudgeScorer:
         outcomes: list[list[Outcome]] = []
         exchanges: dict[tuple[int, int], Exchange] = {}
         for row, group in enumerate(groups):
-            question = group.question
-            spoken = Utterance(question.sound(), question.transcript or None, question.style)
+            spoken = replace(group.question.utterance(), text=group.question.transcript or None)
             missing = [self._missing(group, answer) for answer in group.answers]
             outcomes.append([unscored(why) for why in missing])
             exchanges |= {
@@ -117,6 +117,8 @@ class JudgeScorer:
 
     def _missing(self, group: Group, answer: GivenAnswer) -> str:
         question = group.question
+        if question.history and not self.judge.reads_history:
+            return ONE_QUESTION.format(self.judge.name)
         sent = {
             "question.text": question.transcript,
             "question.style": question.style,
@@ -148,9 +150,18 @@ class SourceScorer:
     high: float = HIGHEST
 
     def score(self, groups: Sequence[Group]) -> list[list[Outcome]]:
-        """Score all answers at once."""
+        """Score all answers at once; those behind turns that the source does not read have that as their reason."""
+        refuses = refuses_history(self.source)
+        given = [_with_steps(group) for group in groups if not (refuses and group.question.history)]
+        refusal = unscored(ONE_QUESTION.format(self.label))
         try:
-            return [[self._outcome(value) for value in row] for row in self.source.score(list(map(_with_steps, groups)))]
+            scores = iter(self.source.score(given) if given else [])
+            return [
+                [refusal for _ in group.answers]
+                if refuses and group.question.history
+                else [self._outcome(value) for value in next(scores)]
+                for group in groups
+            ]
         except BudgetError as error:
             return [[error for _ in group.answers] for group in groups]
 

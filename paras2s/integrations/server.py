@@ -46,7 +46,7 @@ from paras2s.clients.rewards import (
 )
 from paras2s.errors import AudioError, BudgetError, ParaS2SError, StorageError, first_problem, one_line
 from paras2s.integrations.scorer import Scorer, unscored
-from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
+from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion, SaidBefore, read_sound
 from paras2s.utils.cache import JsonCache, key_of
 from paras2s.utils.io import path_inside
 from paras2s.utils.loopback import LOOPBACK
@@ -206,7 +206,12 @@ class JudgeThread:
         """Return a hash of everything that an answer's score may depend on."""
         question = group.question
         sound = question.sound()
-        sent = [question.transcript, question.style, None if sound is None else sound.digest]
+        sent: list[Any] = [question.transcript, question.style, None if sound is None else sound.digest]
+        # Behind the rest, so that scores of questions without a history are found again.
+        sent += [
+            [turn.speaker, turn.text, None if (clip := read_sound(turn.clip)) is None else clip.digest]
+            for turn in question.history
+        ]
         own = [[answer.text, None if answer.clip is None else answer.clip.digest] for answer in group.answers]
         return key_of([self.scorer.label, sent, own[number], [own, number] if self.scorer.relative else []])
 
@@ -243,7 +248,12 @@ class Reader:
             clip, wrong = self._clip(answer.audio, "answer")
             answers.append(GivenAnswer(0, answer.text or "", clip))
             problems.append(problem or wrong)
-        question = RewardQuestion(sent.id, None, sent.question.text or "", sent.question.style, question_clip)
+        history: list[SaidBefore] = []
+        for number, turn in enumerate(sent.history or ()):
+            clip, wrong = self._clip(turn.audio, f"history.{number}")
+            history.append(SaidBefore(turn.speaker, turn.text or "", clip))
+            problems = [problem or wrong for problem in problems]
+        question = RewardQuestion(sent.id, None, sent.question.text or "", sent.question.style, question_clip, tuple(history))
         return Group(question, tuple(answers)), problems
 
     def _clip(self, sound: Sound | None, what: str) -> tuple[Clip | None, str | None]:

@@ -21,7 +21,8 @@ from paras2s.policy.base import Policy
 from paras2s.policy.registry import is_checkpoint, kind_of, policy_class
 from paras2s.policy.types import Prompt
 from paras2s.reward.reward_model.model import RewardModel
-from paras2s.reward.sources.base import RewardQuestion
+from paras2s.reward.sources.base import RewardQuestion, SaidBefore
+from paras2s.reward.sources.composite import check_scopes
 from paras2s.rollout.demonstrations import DemonstrationFiles
 from paras2s.rollout.prompts import FOLDER, PromptFiles
 from paras2s.run import Run
@@ -47,7 +48,10 @@ class RewardQuestions:
     def __getitem__(self, row: int) -> RewardQuestion:
         query = self._queries[row]
         encoded = None if self._encode is None else self._encode(query)
-        return RewardQuestion(query.id, encoded, query.transcript, self._styles[row], (self._folder / query.clip).resolve())
+        clip, *past = [(self._folder / name).resolve() for name in query.clips]
+        clips = iter(past)
+        history = tuple(SaidBefore(turn.speaker, turn.text, next(clips) if turn.clip else None) for turn in query.history)
+        return RewardQuestion(query.id, encoded, query.transcript, self._styles[row], clip, history)
 
 
 def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:
@@ -136,6 +140,9 @@ def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
     preferences = open_preferences(run, augment, resume)
     queries = rl_prompts(dataset, config.only_categories) if preferences is None else []
     validation = validation_queries(run, dataset)
+    kind.check_queries(run.sft_dir, [*queries, *validation])
+    if preferences is None:
+        check_scopes(run.config.reward, [query.id for query in (*queries, *validation) if query.history])
     refresher = open_refresher(run, dataset, queries)
     folder, clips = (run.folder / FOLDER).resolve(), ClipFolder(dataset.folder.resolve())
     prompts, validation_prompts = (PromptFiles(folder, clips, part) for part in (queries, validation))

@@ -38,7 +38,7 @@ from paras2s.reward.reward_model.disorder import TAUGHT, disordered
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.reward.reward_model.omni import OmniRewardModel
 from paras2s.reward.reward_model.teachers import Teacher, TeacherRequest
-from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion, RewardSource, question_of
+from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion, RewardSource
 from paras2s.reward.sources.composite import CompositeReward
 from paras2s.reward.sources.omni import OmniSource
 from paras2s.rollout.workers import give_back
@@ -284,7 +284,7 @@ def _bill(part: RewardSource, groups: Sequence[Group], compares: bool) -> tuple[
         return 0, 0.0
     items: list[Pair | Exchange] = []
     for group in groups if judge is not None else ():
-        question, clips = question_of(group), [answer.clip for answer in group.answers if answer.clip is not None]
+        question, clips = group.question.utterance(), [answer.clip for answer in group.answers if answer.clip is not None]
         items += [Pair(question, clips[0], clips[1])] if compares else [Exchange(question, clip) for clip in clips]
     bill = client.estimate(part.requests(groups) if isinstance(part, OmniSource) else judge.requests(items) if judge else [])
     return bill.calls, bill.at_most_usd

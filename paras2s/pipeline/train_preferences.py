@@ -173,7 +173,7 @@ def _with_words(run: Run, rows: list[PreferenceRow], folder: Path) -> list[Prefe
 
 def _name(row: PreferenceRow) -> str:
     """Return the name of a row's question."""
-    return f"{row.question} {row.words}"
+    return f"{row.question} {row.words}" + (f" {row.history}" if row.history else "")
 
 
 def _query(row: PreferenceRow, facts: SoundFacts) -> Query:
@@ -189,4 +189,5 @@ def _query(row: PreferenceRow, facts: SoundFacts) -> Query:
         transcript=row.words or "",
         text=None,
         style=None,
+        history=row.history,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +23,7 @@ from paras2s.rollout.demonstrations import tokens_file, write_target
 from paras2s.rollout.export import kept
 from paras2s.rollout.store import KeptAnswer, KeptTokens, read_all_tokens, read_answers
 from paras2s.run import open_run
-from paras2s.types import Block, Query
+from paras2s.types import Block
 from paras2s.utils.io import write_bytes, write_jsonl
 
 CLIPS = "clips"
@@ -141,7 +141,8 @@ class _Writer:
         query = self._queries.get(query_id)
         if query is None:
             raise DataError(f"{self._run / 'data'}: has no question {query_id!r}, which step {step} answers")
-        question = self._question(query)
+        question = self._copied(query.clip)
+        history = [replace(turn, clip=turn.clip and self._copied(turn.clip)) for turn in query.history]
         clips = []
         for (answer, _), wave in zip(answers, waves, strict=True):
             name, own = f"{CLIPS}/{step:06d}-{answer.group}-{answer.answer}.wav", tokens[answer.group, answer.answer]
@@ -151,20 +152,21 @@ class _Writer:
         scores = [self._choice.score(answer) for answer, _ in answers]
         if not self._choice.labels:
             id = f"{step}-{answers[0][0].group}"
-            yield pair_row(id, question, query.transcript, clips[0], clips[1], chosen_score=scores[0], rejected_score=scores[1])
+            given = {"chosen_score": scores[0], "rejected_score": scores[1]}
+            yield pair_row(id, question, query.transcript, clips[0], clips[1], history, **given)
             return
         for (answer, good), clip, score in zip(answers, clips, scores, strict=True):
             id = f"{step}-{answer.group}-{answer.answer}"
-            yield labelled_row(id, question, query.transcript, clip, good, score=score)
+            yield labelled_row(id, question, query.transcript, clip, good, history, score=score)
 
-    def _question(self, query: Query) -> str:
-        """Return the name of a question's clip, which is copied with what is stored beside it."""
-        source = self._run / "data" / query.clip
+    def _copied(self, clip: str) -> str:
+        """Return the new name of a clip of the dataset, which is copied with what is stored beside it."""
+        source = self._run / "data" / clip
         data = source.read_bytes()
         name = f"{CLIPS}/question-{hashlib.sha256(data).hexdigest()[:16]}{source.suffix}"
         if not (self._out / name).is_file():
             write_bytes(self._out / name, data)
-            features = self._manifest.cached_features(query.clip)
+            features = self._manifest.cached_features(clip)
             if features is not None:
                 write_bytes((self._out / name).with_suffix(".npz"), features)
         return name

@@ -35,6 +35,7 @@ from paras2s.policy.types import (
     SamplingEvent,
     Speaker,
     Turn,
+    turns_of,
 )
 from paras2s.policy.weights import shard_files, stored_shapes
 from paras2s.types import Block, Query
@@ -176,8 +177,12 @@ class Policy(ABC):
         return self.generate(request)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
-        """Encode spoken questions to prompts, in order, from clip and transcript."""
-        return [self.encode_prompt([Turn("user", query.transcript, clips.clip(query.clip))]) for query in queries]
+        """Encode spoken questions to prompts, in order, from clip and transcript, behind their histories.
+
+        Raises:
+            PolicyError: this policy does not read such a history.
+        """
+        return [self.encode_prompt(turns_of(clips, query)) for query in queries]
 
     def encode_demonstration(self, clips: ClipStore, name: str, text: str) -> tuple[Block, ...]:
         """Encode the recorded demonstration `name` as the blocks the model should have sampled (see `encode_target`)."""

@@ -44,6 +44,7 @@ from paras2s.policy.types import (
     Sampling,
     SlotSpec,
     Turn,
+    turns_of,
 )
 from paras2s.policy.weights import check_state, load_released, load_tensors, read_config, shapes_of, shard_files, stored_shapes
 from paras2s.types import Block, Query
@@ -243,9 +244,7 @@ class CsmPolicy(Policy):
         """Encode spoken questions to prompts with the words of `replies.jsonl`. Raises PolicyError: a question has none."""
         _check_replies(self.replies, queries)
         return [
-            self.encode_prompt(
-                [Turn("user", query.transcript, clips.clip(query.clip)), Turn("assistant", self.replies[query.transcript])]
-            )
+            self.encode_prompt([*turns_of(clips, query), Turn("assistant", self.replies[query.transcript])])
             for query in queries
         ]
 

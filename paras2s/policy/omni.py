@@ -246,8 +246,8 @@ class OmniPolicy(Policy):
         return Prompt(np.zeros((len(text), 0), dtype=np.int64), text, features, continuous)
 
     def with_style(self, prompt: Prompt, words: str) -> Prompt:
-        """See `Policy.with_style`: words before the sound, in the same turn."""
-        sound = int(np.argmax(prompt.text_ids == self.special[self.audio_marks[0]]))
+        """See `Policy.with_style`: words before the sound of the last turn."""
+        sound = int(np.flatnonzero(prompt.text_ids == self.special[self.audio_marks[0]])[-1])
         return with_words(prompt, sound, self._words(style_sentence(words)))
 
     def _words(self, text: str) -> list[int]:

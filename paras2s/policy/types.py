@@ -12,7 +12,7 @@ import numpy as np
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
-from paras2s.types import Block
+from paras2s.types import Block, Query
 
 Result = TypeVar("Result")
 
@@ -37,6 +37,12 @@ class ClipStore(Protocol):
 
     def cached_features(self, name: str) -> bytes | None:
         """Return the features of the embedded front-end stored beside a clip (`ClipFeatures.to_bytes`), or None."""
+
+
+def turns_of(clips: ClipStore, query: Query) -> list[Turn]:
+    """Return the dialogue of a query: its history, and its own clip and transcript as the last turn."""
+    past = [Turn(turn.speaker, turn.text, None if turn.clip is None else clips.clip(turn.clip)) for turn in query.history]
+    return [*past, Turn("user", query.transcript, clips.clip(query.clip))]
 
 
 class Speaker(Protocol):

@@ -1,9 +1,10 @@
 """Prompts on disk: rollout workers encode each once, and it is read when it is needed, so no process holds all prompts.
 
-A file is named by its content: a hash of the clip, of its transcript, and of the encoder, by its checkpoint's files. So a
-restart encodes nothing again, and another checkpoint reads only its own prompts. Continuous features are kept for the
-steps that have them; in half precision where the policy's weights are, since they are thousands of numbers a step. Sampler
-and learner read the same rounded numbers, so their log-probs still agree; a policy in float32 reads what its encoder gave.
+A file is named by its content: a hash of the clip, of its transcript, of the turns before it, and of the encoder, by its
+checkpoint's files. So a restart encodes nothing again, and another checkpoint reads only its own prompts. Continuous features
+are kept for the steps that have them; in half precision where the policy's weights are, since they are thousands of numbers a
+step. Sampler and learner read the same rounded numbers, so their log-probs still agree; a policy in float32 reads what its
+encoder gave.
 """
 
 from __future__ import annotations
@@ -86,7 +87,10 @@ def encode_into(
 def _name(encoder: str, clips: ClipStore, query: Query) -> str:
     beside = clips.cached_features(query.clip)
     features = None if beside is None else hashlib.sha256(beside).hexdigest()
-    key = key_of([encoder, clips.clip(query.clip).digest, features, query.transcript])
+    parts: list[Any] = [encoder, clips.clip(query.clip).digest, features, query.transcript]
+    # Behind the rest, so that the files of questions that stand alone have the names they had.
+    parts += [[turn.speaker, turn.text, turn.clip and clips.clip(turn.clip).digest] for turn in query.history]
+    key = key_of(parts)
     return f"{key[:2]}/{key}.npz"
 
 

@@ -12,11 +12,24 @@ import numpy as np
 import pytest
 
 from paras2s.audio.clip import Clip, make_clip, write_clip
+from paras2s.bench.paras2s.judges import behind_history
 from paras2s.bench.results import require_new
-from paras2s.bench.systems import FolderSystem, PolicySystem, Response, SpokenQuestion, open_system
+from paras2s.bench.systems import (
+    FolderSystem,
+    LLMBaseline,
+    PolicySystem,
+    Response,
+    SpokenQuestion,
+    _chat_turns,
+    _prompts_from_clips,
+    open_system,
+    question_of_query,
+)
+from paras2s.configs.schema.curation import CurationConfig
 from paras2s.errors import ConfigError, StorageError
 from paras2s.policy.types import SampleRequest, Sampling
-from paras2s.types import Rollout
+from paras2s.reward.judges.base import Exchange, Judge, Utterance
+from paras2s.types import PastTurn, Query, Rollout
 
 QUESTIONS = [SpokenQuestion(name, Path(f"{name}.wav"), "words") for name in ("a", "b")]
 
@@ -67,6 +80,47 @@ def test_a_policy_that_ends_at_once_gives_an_empty_clip_and_the_reason(monkeypat
     assert rows[0][0].clip is not None
     assert (seen[0][0], seen[0][1], len(seen[0][2])) == (["a", "b"], ["a", "b"], 2)
     assert seen[0][3] is policy.sampling
+
+
+def asked(folder: Path, *history: PastTurn) -> SpokenQuestion:
+    for name in ("q", "u"):
+        write_clip(folder / f"{name}.wav", make_clip(np.full(800, 0.1 if name == "q" else 0.2), 8000))
+    query = Query("q", "", None, None, "test", "", "q.wav", 0.1, "what now", None, None, history)
+    return question_of_query(query, folder)
+
+
+def test_policies_endpoints_and_judges_are_given_the_turns_before_a_question(tmp_path: Path) -> None:
+    question = asked(tmp_path, PastTurn("user", "hi", "u.wav"), PastTurn("assistant", "yes"))
+    seen = _prompts_from_clips(SimpleNamespace(encode_prompt=list), [question])[0]  # type: ignore[arg-type]
+    assert [(turn.role, turn.text, turn.clip is not None) for turn in seen] == [  # type: ignore[attr-defined]
+        ("user", "hi", True), ("assistant", "yes", False), ("user", "what now", True),
+    ]  # fmt: skip
+    first, second, last = _chat_turns(question)
+    assert isinstance(first, Clip)
+    assert isinstance(last, Clip)
+    assert (round(float(first.samples[0]), 1), second, round(float(last.samples[0]), 1)) == (0.2, "yes", 0.1)
+    judge, exchange = Judge(), Exchange(Utterance(None, "what now"), make_clip(np.zeros(800), 8000))
+    assert behind_history(judge, question, exchange) is exchange
+    judge.reads_history = True
+    history = behind_history(judge, question, exchange).question.history
+    assert [(speaker, said.text, said.clip is not None) for speaker, said in history] == [
+        ("user", "hi", True), ("assistant", "yes", False),
+    ]  # fmt: skip
+    assert behind_history(judge, asked(tmp_path), exchange) is exchange
+
+
+@pytest.mark.parametrize(
+    ("turn", "said"),
+    [
+        (PastTurn("user", "hi"), "question q: turns.0 of its history is the user's and has no clip"),
+        (PastTurn("assistant", "", "u.wav"), "question q: turns.0 of its history is the assistant's and has no words"),
+    ],
+)
+def test_a_turn_that_an_endpoint_cannot_be_given_is_named(turn: PastTurn, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        _chat_turns(asked(tmp_path, turn))
+    with pytest.raises(ConfigError, match="topline: answers one question, and q has turns before it"):
+        LLMBaseline(CurationConfig(kind="curation", name="x"), True).answer([asked(tmp_path, turn)], 1, nothing)
 
 
 def test_verdicts_of_another_judge_are_not_replaced() -> None:

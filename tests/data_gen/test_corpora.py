@@ -1,4 +1,4 @@
-"""Three corpora in small folders of their published form, counted by hand, and StyleTalk's real tables.
+"""Four corpora in small folders of their published form, counted by hand, and StyleTalk's real tables.
 
 Not covered: the real files of IEMOCAP and MELD, which are not here, and what their clips sound like.
 """
@@ -6,9 +6,11 @@ Not covered: the real files of IEMOCAP and MELD, which are not here, and what th
 from __future__ import annotations
 
 import csv
+import json
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +18,23 @@ import pytest
 import soundfile
 from outside import STYLETALK
 
-from paras2s.data_gen.corpora import CORPORA, MELD_COLUMNS, CorpusTurn, LeftOut, load_iemocap, load_meld, load_styletalk
+from paras2s.audio.clip import read_clip
+from paras2s.configs.schema.curation import CurationConfig
+from paras2s.data_gen.corpora import (
+    CORPORA,
+    DAILYTALK_SPLITS,
+    MELD_COLUMNS,
+    CorpusTurn,
+    LeftOut,
+    load_dailytalk,
+    load_iemocap,
+    load_meld,
+    load_styletalk,
+)
+from paras2s.data_gen.curation.pipeline import Pipeline, script_of_turn
 from paras2s.errors import DataError
+from paras2s.types import PastTurn, Query
+from paras2s.utils.seeds import seed_of
 
 
 def clip(path: Path, duration_s: float = 0.1, level: float = 0.1) -> Path:
@@ -39,7 +56,8 @@ def reasons(left: list[LeftOut]) -> dict[str, str]:
 
 
 def test_every_corpus_has_its_loader() -> None:
-    assert {"iemocap": load_iemocap, "meld": load_meld, "styletalk": load_styletalk} == CORPORA
+    loaders = {"iemocap": load_iemocap, "meld": load_meld, "styletalk": load_styletalk, "dailytalk": load_dailytalk}
+    assert loaders == CORPORA
 
 
 @pytest.mark.parametrize("name", sorted(CORPORA))
@@ -48,6 +66,69 @@ def test_a_wrong_folder_is_refused_with_the_expected_layout(name: str, tmp_path:
         with pytest.raises(DataError, match="expected") as caught:
             CORPORA[name](root)
         assert str(root) in str(caught.value)
+
+
+# DailyTalk
+
+
+def dailytalk(root: Path) -> Path:
+    """Two dialogues of four turns, in one of which a turn has no sound; and one that lacks its second turn."""
+    labels = ("happiness", "no emotion", "anger", "surprise")
+    metadata: dict[str, dict[str, dict[str, str]]] = {}
+    for dialogue, silent in (("0", None), ("7", 2), ("12", None)):
+        metadata[dialogue] = {str(number): {"emotion": label} for number, label in enumerate(labels)}
+        for number in range(4):
+            stem = root / "data" / dialogue / f"{number}_{number % 2}_d{dialogue}"
+            clip(stem.with_suffix(".wav"), level=0.0 if number == silent else 0.1)
+            words = "No." if number == 3 else f"turn {number} of dialogue {dialogue}\n"
+            write(stem.with_suffix(".txt"), words)
+    (root / "data/12/1_1_d12.wav").unlink()
+    write(root / "metadata.json", json.dumps(metadata))
+    return root
+
+
+def test_dailytalk_gives_turns_behind_their_dialogue(tmp_path: Path) -> None:
+    turns, left = load_dailytalk(dailytalk(tmp_path))
+    sounds = [str(tmp_path / f"data/0/{number}_{number % 2}_d0.wav") for number in range(3)]
+    split = turns[0].split
+    assert turns[:2] == [
+        CorpusTurn("d0_t0", "dailytalk", split, "turn 0 of dialogue 0", "happy", "dailytalk:0", "d0", Path(sounds[0])),
+        CorpusTurn(
+            "d0_t2", "dailytalk", split, "turn 2 of dialogue 0", "angry", "dailytalk:0", "d0", Path(sounds[2]),
+            history=(
+                PastTurn("user", "turn 0 of dialogue 0", sounds[0]), PastTurn("assistant", "turn 1 of dialogue 0", sounds[1])
+            ),
+        ),
+    ]  # fmt: skip
+    assert [turn.id for turn in turns] == ["d0_t0", "d0_t2", "d7_t0"]
+    missing = reasons(left)
+    assert missing["d12"] == "a turn is missing"
+    assert missing["d0_t1"].startswith("label 'no emotion' is not one of happiness")
+    assert missing["d0_t3"] == "1 words, fewer than 5"
+    assert missing["d7_t2"].startswith("clip is silent: ")
+    # Behind the silent clip, too.
+    whole = reasons(load_dailytalk(tmp_path, 1)[1])
+    assert whole["d7_t3"] == whole["d7_t2"]
+
+
+def test_dailytalk_splits_by_dialogue() -> None:
+    splits = Counter(DAILYTALK_SPLITS[seed_of("dailytalk", str(number)) % 10] for number in range(2541))
+    assert splits["test"] > 200
+    assert splits["validation"] > 200
+    assert splits["train"] > 1900
+
+
+def test_the_turns_before_a_corpus_turn_become_the_history_of_its_query(tmp_path: Path) -> None:
+    turn = load_dailytalk(dailytalk(tmp_path / "corpus"))[0][1]
+    script = script_of_turn(turn)
+    pipeline = Pipeline.__new__(Pipeline)
+    pipeline.config = CurationConfig.model_validate({"kind": "curation", "name": "x", "folder": str(tmp_path / "out")})
+    pipeline.histories = {script.id: turn.history[-1:]}
+    query = Query("rl-1", "", None, None, "rl", "", "queries/rl-1.wav", 0.1, "turn 2", None, None)
+    asked = pipeline._with_history(query, script)
+    assert asked.history == (PastTurn("assistant", "turn 1 of dialogue 0", "queries/rl-1-0.wav"),)
+    assert read_clip(tmp_path / "out/queries/rl-1-0.wav").duration_s == pytest.approx(0.1)
+    assert pipeline._with_history(query, replace(script, id="other")) == query
 
 
 # IEMOCAP

@@ -6,6 +6,7 @@ Not covered: the losses (tests/train/test_preference.py), a run under Ray (test_
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from paras2s.align.recorded import RecordedPreferences
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.configs.schema.align import PreferencesConfig
 from paras2s.configs.schema.run import PolicyConfig
-from paras2s.data_gen.dataset import save_tables
+from paras2s.data_gen.dataset import load_manifest, save_tables
 from paras2s.data_gen.preference_file import FILE, labelled_row, pair_row, read_preferences
 from paras2s.errors import ConfigError, DataError, PolicyError
 from paras2s.pipeline.train_preferences import count_preferences, open_preferences
@@ -36,7 +37,7 @@ from paras2s.rollout.engine import decoded
 from paras2s.rollout.prompts import encode_into
 from paras2s.rollout.store import write_step
 from paras2s.train.preference import PreferenceLearner
-from paras2s.types import Demonstration, Query, Reward, Unscored
+from paras2s.types import Demonstration, PastTurn, Query, Reward, Unscored
 
 ANSWER_STEPS = 5
 # A run's folder and its policy.
@@ -71,9 +72,12 @@ USER, ASSISTANT = ({"role": role, "content": "<audio>"} for role in ("user", "as
         ({"sft_target_audio": None}, "sft_target_audio: is missing"),
         ({"rejected_audio": "gone.wav"}, "rejected_audio: gone.wav: no such file in"),
         ({"audios": ["gone.wav"]}, "audios: gone.wav: no such file in"),
-        ({"audios": []}, "audios: 0 clips; give the question's"),
+        ({"audios": []}, "audios: 0 clips, and messages have 1 places; give the question's"),
         ({"messages": [USER, ASSISTANT]}, "messages: the last turn is the assistant's"),
-        ({"messages": [USER, ASSISTANT, USER]}, "messages: user, assistant, user; policies are trained on one spoken question"),
+        ({"messages": [{"role": "system", "content": "Hi."}, USER]}, "messages: a turn of role 'system'"),
+        ({"messages": [USER, ASSISTANT, USER]}, "audios: 1 clips, and messages have 3 places"),
+        ({"messages": [{"role": "user", "content": " "}, USER]}, "messages.0: has neither words nor <audio>"),
+        ({"messages": [USER, USER], "audios": ["gone.wav", "q.wav"]}, "audios: gone.wav: no such file in"),
         ({"messages": [{"role": "user", "content": "<audio> Why?"}]}, r"messages: has words beside the clip \('Why\?'\)"),
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"label": True}, "answer_audio: is missing"),
@@ -102,6 +106,22 @@ def test_rows_of_wavalign_are_read(tmp_path: Path) -> None:
     (found,) = read_preferences(written(tmp_path, row))
     assert (found.question, found.words, found.line) == ("q.wav", "hello", 1)
     assert [(one.clip, one.text, one.good) for one in found.answers] == [("a.wav", None, True), ("b.wav", "no", False)]
+
+
+def test_turns_before_the_question_are_its_history(tmp_path: Path) -> None:
+    tone(tmp_path / "u.wav", 500)
+    said = (PastTurn("user", "How was it?", "u.wav"), PastTurn("assistant", "Fine."), PastTurn("user", "", "u.wav"))
+    row = pair_row("1", tone(tmp_path / "q.wav", 200), "hello", (tone(tmp_path / "a.wav", 300), "yes"),
+                   (tone(tmp_path / "b.wav", 400), "no"), said)  # fmt: skip
+    contents = ["<audio>How was it?", "Fine.", "<audio>", "<audio>"]
+    roles = ["user", "assistant", "user", "user"]
+    assert row["messages"] == [{"role": role, "content": said} for role, said in zip(roles, contents, strict=True)]
+    assert row["audios"] == ["u.wav", "u.wav", "q.wav"]
+    assert [turn["content"] for turn in row["prompt"]] == ["How was it?", "Fine.", "", "hello"]
+    alone, found = read_preferences(written(tmp_path, good_pair(tmp_path), row))
+    assert (alone.history, found.history) == ((), said)
+    assert (alone.question, found.question, found.words) == ("q.wav", "q.wav", "hello")
+    assert found.clips == ("q.wav", "a.wav", "b.wav", "u.wav", "u.wav")
 
 
 def config_of(path: Path, **values: Any) -> Any:
@@ -245,6 +265,22 @@ def test_a_policy_learns_from_the_tokens_that_it_sampled(run_folder: KeptRun, tm
     log = [learner.learn(batch) for _ in range(4)]
     assert log[0]["loss"] == pytest.approx(np.log(2.0), abs=1e-5)
     assert log[-1]["loss"] < log[0]["loss"] - 0.05
+
+
+def test_the_turns_before_a_question_go_along(run_folder: KeptRun, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run_folder[0], folder)
+    queries = list(load_manifest(folder / "data").queries)
+    tone(folder / "data/u.wav", 500)
+    queries[0] = replace(queries[0], history=(PastTurn("user", "hi", "u.wav"), PastTurn("assistant", "yes")))
+    save_tables(folder / "data", queries, [], [])
+    written_to = write_preferences(folder, tmp_path / "out", Choice(), step=0).path
+    asked, alone = read_preferences(written_to)
+    user, assistant = asked.history
+    assert (user.text, assistant, alone.history) == ("hi", PastTurn("assistant", "yes"), ())
+    assert (written_to.parent / str(user.clip)).read_bytes() == (folder / "data/u.wav").read_bytes()
+    preferences = opened(written_to, tmp_path / "mine")
+    assert [query.history for query in preferences.answers.queries] == [asked.history, ()]
 
 
 def test_another_source_may_decide_and_a_margin_leaves_pairs_out(run_folder: KeptRun, tmp_path: Path) -> None:

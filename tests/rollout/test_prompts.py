@@ -29,7 +29,8 @@ from paras2s.policy.types import Prompt
 from paras2s.reward.sources.base import RewardQuestion
 from paras2s.rollout.prompts import PromptFiles, encode_into, encoder_version, read_prompt, write_prompt
 from paras2s.run import Run
-from paras2s.types import Query
+from paras2s.types import PastTurn, Query
+from paras2s.utils.cache import key_of
 
 
 def made(seed: int = 0) -> Prompt:
@@ -134,6 +135,18 @@ def test_files_are_named_by_content_and_encoder(tmp_path: Path) -> None:
         *encode(tmp_path, policy, [query("a", "0.1")], encoder="another"),
     ]
     assert len({first, *others}) == 4
+
+
+def test_a_history_names_another_file_and_its_absence_the_same(tmp_path: Path) -> None:
+    policy, turn = Encoder(), PastTurn("assistant", "Yes.", "0.3")
+    asked = query("a", "0.1")
+    # The name that earlier versions gave.
+    key = key_of(["e", Clips().clip("0.1").digest, None, "hello"])
+    assert encode(tmp_path, policy, [asked]) == [f"{key[:2]}/{key}.npz"]
+    histories = [(turn,), (replace(turn, clip=None),), (replace(turn, clip="0.4"),), (replace(turn, text="No."),), (turn, turn)]
+    histories += [(replace(turn, speaker="user"),)]
+    names = [encode(tmp_path, policy, [replace(asked, history=history)])[0] for history in histories]
+    assert len({f"{key[:2]}/{key}.npz", *names}) == 7
 
 
 @pytest.mark.parametrize(("dtype", "kept"), [(torch.float32, np.float64), (torch.bfloat16, np.float16)])

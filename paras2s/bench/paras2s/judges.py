@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paras2s.audio.asr import countable_words, word_error_rate
-from paras2s.audio.clip import Clip
+from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.made_from import sent
 from paras2s.bench.results import FITTING_SCORE
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
@@ -17,7 +17,7 @@ from paras2s.clients.chat import Bill
 from paras2s.configs.schema.judges import NamedJudge, find_judge
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.blueprint.parallel import measure_answers
-from paras2s.reward.judges.base import Exchange, Judge, Scored
+from paras2s.reward.judges.base import Exchange, Judge, Scored, Utterance
 from paras2s.reward.judges.registry import open_judge
 from paras2s.reward.judges.rubric import TONE_PREFIX, RubricJudge
 from paras2s.types import Blueprint, Measured, Query, Unscored, Verdict
@@ -30,6 +30,17 @@ if TYPE_CHECKING:
 # Answers that are judged together where a judge makes calls: replies so far are kept when the budget ends.
 CHUNK_ANSWERS = 64
 Answer = tuple[SpokenQuestion, Response]
+
+
+def behind_history(judge: Judge, question: SpokenQuestion, exchange: Exchange) -> Exchange:
+    """Return an exchange with the turns before its question, for a judge that reads them."""
+    if not judge.reads_history or not question.history:
+        return exchange
+    history = tuple(
+        (turn.speaker, Utterance(read_clip(Path(turn.clip)) if turn.clip else None, turn.text or None))
+        for turn in question.history
+    )
+    return replace(exchange, question=replace(exchange.question, history=history))
 
 
 @dataclass(frozen=True)
@@ -101,7 +112,11 @@ class AnswerJudge:
         return client.estimate(self._judge.requests(self._exchanges([(q, clip) for q, clip in spoken if clip is not None])))
 
     def _exchanges(self, spoken: Sequence[tuple[SpokenQuestion, Clip]]) -> list[Exchange]:
-        return [self._judge.exchange_of(question.text, question.style, question.clip, clip) for question, clip in spoken]
+        judge = self._judge
+        return [
+            behind_history(judge, question, judge.exchange_of(question.text, question.style, question.clip, clip))
+            for question, clip in spoken
+        ]
 
     def _judge_clips(self, spoken: Sequence[tuple[SpokenQuestion, Clip]], on_progress: Progress | None) -> list[JudgedAnswer]:
         judge, exchanges = self._judge, self._exchanges(spoken)

@@ -95,7 +95,12 @@ class CurationConfig(Section):
     min_style_probability: float = Field(
         0.5, ge=0, le=1, description="least probability of the right style, of a contrast's two"
     )
-    corpora: dict[Literal["iemocap", "meld", "styletalk"], Path] = Field({}, description="folders of corpora of real speech")
+    corpora: dict[Literal["iemocap", "meld", "styletalk", "dailytalk"], Path] = Field(
+        {}, description="folders of corpora of real speech"
+    )
+    corpus_history: int = Field(
+        0, ge=0, description="most turns before a turn of dailytalk that become its query's history; 0: it stands alone"
+    )
     min_corpus_words: int = Field(5, ge=1)
     human_check: HumanCheckConfig = HumanCheckConfig()
 

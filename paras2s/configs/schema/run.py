@@ -219,6 +219,9 @@ class RewardSourceConfig(Section):
     name: str = Field("", description="name in the stored parts of a reward; needed if two sources are of one kind")
     weight: float = Field(1.0, gt=0)
     required: bool = Field(True, description="false: answers it cannot score are rewarded by the other sources alone")
+    scope: Literal["dialogue", "last"] = Field(
+        "dialogue", description="dialogue: an answer behind the turns before its question; last: behind its question alone"
+    )
     options: dict[str, Any] = Field({}, description="options of this kind; see reward/sources")
 
     @field_validator("kind")

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paras2s.audio.clip import encode_clip
+from paras2s.audio.clip import encode_clip, read_clip
 from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.candidates import make_query
 from paras2s.data_gen.corpora import CORPORA, CorpusTurn, LeftOut
@@ -41,7 +41,7 @@ from paras2s.data_gen.curation.voices import Engines, check_voices, describe_sty
 from paras2s.data_gen.dataset import TableWriter
 from paras2s.errors import ConfigError, DataError, JudgeError
 from paras2s.reward.judges.prompts import read_prompt
-from paras2s.types import Candidate, Demonstration, PlannedAnswer, Query, Role, Script
+from paras2s.types import Candidate, Demonstration, PastTurn, PlannedAnswer, Query, Role, Script
 from paras2s.utils.io import append_jsonl, write_bytes, write_json
 from paras2s.utils.seeds import seed_of
 
@@ -87,6 +87,8 @@ class Pipeline:
         self.outcomes = Outcomes.load(config)
         self.leakage = LeakageCheck()
         self.manners: dict[str, list[str]] = {}
+        # The turns of corpora before a script's, by its id.
+        self.histories: dict[str, tuple[PastTurn, ...]] = {}
         self.written = 0
 
     def run(self) -> CurationResult:
@@ -217,7 +219,10 @@ class Pipeline:
             self._log("left_out.jsonl", neutral)
             turns = [turn for turn in turns if turn.style != NEUTRAL][: self._room()]
             for start in range(0, len(turns), self.config.texts_at_once):
-                scripts = [script_of_turn(turn) for turn in turns[start : start + self.config.texts_at_once]]
+                batch = turns[start : start + self.config.texts_at_once]
+                scripts = [script_of_turn(turn) for turn in batch]
+                if most := self.config.corpus_history:
+                    self.histories |= {script.id: turn.history[-most:] for script, turn in zip(scripts, batch, strict=True)}
                 self.written += len(scripts)
                 tested = run_relevance(scripts, self.llm)
                 self._log("texts.jsonl", [asdict(script) for script in tested])
@@ -239,7 +244,7 @@ class Pipeline:
             if made.candidate.rejected_by is not None:
                 continue
             self.leakage.add(made.candidate, made.script.split)
-            query = _query(made, made.role)
+            query = self._with_history(_query(made, made.role), made.script)
             write_bytes(self.config.folder / query.clip, encode_clip(made.clip))
             queries.append(query)
         # The order of RL prompts must not reveal which two belong together, nor which style comes first.
@@ -247,6 +252,15 @@ class Pipeline:
         unlabelled = sorted((query for query in queries if query.role == "rl"), key=lambda query: query.id)
         self.tables[Query].write([*labelled, *unlabelled])
         return len(queries)
+
+    def _with_history(self, query: Query, script: Script) -> Query:
+        """Return a query with the turns before it, whose clips are copied."""
+        history = []
+        for number, turn in enumerate(self.histories.get(script.id, ())):
+            name = f"queries/{query.id}-{number}.wav"
+            write_bytes(self.config.folder / name, encode_clip(read_clip(Path(turn.clip or ""))))
+            history.append(replace(turn, clip=name))
+        return replace(query, history=tuple(history))
 
     def _write_answers(self, answers: Sequence[AnswerTakes], clips: Sequence[QueryClip]) -> int:
         count, checked = 0, "demonstration" in self.config.human_check.roles

@@ -87,10 +87,11 @@ class StreamPolicy(Policy):
         return [slot.to(torch.promote_types(slot.dtype, torch.float32)).cpu().numpy() for slot in logits]
 
     def with_message(self, prompt: Prompt, words: Sequence[int]) -> Prompt:
-        """Return a prompt with word ids as a message of the user before the question: words beside no sound."""
+        """Return a prompt with word ids as a message of the user before the last clip: words beside no sound."""
         config = self.config
         none = [config.blank_id, *[config.pad_id] * (config.num_codebooks - 1)]
-        return with_words(prompt, 1, words, none)
+        clips = np.flatnonzero(prompt.audio_ids[:, 0] == config.media_begin_id)
+        return with_words(prompt, int(clips[-1]) if len(clips) else 1, words, none)
 
     def alterations(self) -> list[Alteration]:
         """See `alterations_of`."""

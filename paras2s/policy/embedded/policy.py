@@ -116,10 +116,29 @@ class EmbeddedPolicy(StreamPolicy):
         return Prompt(audio, text, continuous_features, continuous, SENTENCE_DIM, config.codebook_offsets, hidden)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
-        """Encode spoken questions to prompts from the features stored beside their clips."""
+        """Encode spoken questions to prompts from the features stored beside their clips.
+
+        Raises:
+            PolicyError: a question has a history.
+        """
+        self.check_queries(Path(), queries)
         # One batch fills the sentence cache that `prompt_of` reads.
         embed_sentences([query.transcript for query in queries])
         return [self.prompt_of(stored_features(clips, query.clip, self.codec), query.transcript) for query in queries]
+
+    @classmethod
+    def check_queries(cls, folder: Path, queries: Sequence[Query]) -> None:
+        """Check that every question stands alone.
+
+        Raises:
+            PolicyError: one has a history.
+        """
+        for query in queries:
+            if query.history:
+                raise PolicyError(
+                    f"query {query.id} has a history, and the embedded policy reads one spoken question, and no dialogue; set "
+                    "policy.weights to a model that reads dialogues (docs/policies.md), or take out histories.jsonl"
+                )
 
     def encode_demonstration(self, clips: ClipStore, name: str, text: str) -> tuple[Block, ...]:
         """Make a demonstration from the codes stored beside its clip: decoding and encoding again would lose quality."""

@@ -261,8 +261,8 @@ class InterleavedPolicy(StreamPolicy):
         return Prompt(np.zeros((len(text), 0), dtype=np.int64), text, placed, continuous)
 
     def with_style(self, prompt: Prompt, words: str) -> Prompt:
-        """See `Policy.with_style`: words before the sound, in the same turn."""
-        sound = int(np.argmax(prompt.text_ids == self.tokens[self.audio_begin]))
+        """See `Policy.with_style`: words before the sound of the last turn."""
+        sound = int(np.flatnonzero(prompt.text_ids == self.tokens[self.audio_begin])[-1])
         return with_words(prompt, sound, self.words.encode(style_sentence(words)))
 
     def answer_of(self, turn: Turn) -> list[int]:

@@ -25,7 +25,7 @@ from paras2s.policy.interleaved.base import (
 )
 from paras2s.policy.speech_tokenizers.bpe import GLM_PATTERN, RankBpe, added_tokens
 from paras2s.policy.speech_tokenizers.whisper_vq import CODE_FORMAT, TOKENIZER_FOLDER, GlmTokenizer, check_tokenizer
-from paras2s.policy.types import ClipStore, Prompt, Turn
+from paras2s.policy.types import ClipStore, Prompt, Turn, turns_of
 from paras2s.policy.weights import check_fixed
 from paras2s.types import Query
 
@@ -143,12 +143,10 @@ class Glm4VoicePolicy(InterleavedPolicy):
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
         """Encode spoken questions to prompts, in order; all clips go through the tokenizer together."""
-        recorded = [clips.clip(query.clip) for query in queries]
+        dialogues = [turns_of(clips, query) for query in queries]
+        recorded = [turn.clip for turns in dialogues for turn in turns if turn.role == "user" and turn.clip is not None]
         codes = {id(clip): row for clip, row in zip(recorded, self.tokenizer.encode_batch(recorded), strict=True)}
-        return [
-            self._prompt([Turn("user", query.transcript, clip)], lambda clip: codes[id(clip)])
-            for query, clip in zip(queries, recorded, strict=True)
-        ]
+        return [self._prompt(turns, lambda clip: codes[id(clip)]) for turns in dialogues]
 
     def _prompt(self, turns: Sequence[Turn], encode_clip: Callable[[Clip], np.ndarray]) -> Prompt:
         questions = [turn for turn in turns if turn.role == "user"]

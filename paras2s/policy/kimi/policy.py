@@ -10,10 +10,10 @@ Alphabet: L positions of a prompt, T steps.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ from paras2s.policy.speaking import ANSWERS_AT_ONCE
 from paras2s.policy.speech_tokenizers.bpe import KIMI_PATTERN, RankBpe, added_tokens
 from paras2s.policy.speech_tokenizers.whisper_features import WhisperFeatures
 from paras2s.policy.speech_tokenizers.whisper_vq import CODE_FORMAT, TOKENIZER_FOLDER, GlmTokenizer
-from paras2s.policy.types import ClipStore, PolicySpec, Prompt, Turn, style_sentence
+from paras2s.policy.types import ClipStore, PolicySpec, Prompt, Turn, style_sentence, turns_of
 from paras2s.policy.weights import check_fixed, load_tensors, read_config, shard_files, stored_dtype, write_tensors
 from paras2s.types import Block, Query
 from paras2s.utils.io import read_json, write_bytes
@@ -132,6 +132,11 @@ def _given(message: Message, config: DualStreamConfig) -> list[tuple[int, int, b
     return [(sound, word, False) for sound, word in zip(audio, text, strict=True)]
 
 
+def _heard(turns: Sequence[Turn]) -> list[Clip]:
+    """Return the user's clips, which the model also reads by continuous features."""
+    return [turn.clip for turn in turns if turn.role == "user" and turn.clip is not None]
+
+
 class KimiPolicy(StreamPolicy):
     """Kimi-Audio behind the policy interface."""
 
@@ -160,33 +165,35 @@ class KimiPolicy(StreamPolicy):
         Raises:
             PolicyError: a system turn, which this model was not trained with.
         """
-        messages, clips = [], []
-        for turn in turns:
-            if turn.role == "system":
-                raise PolicyError("Kimi-Audio has no system role; put it into a user turn")
-            if turn.clip is None:
-                messages.append(Message(turn.role, tuple(self.words.encode(turn.text))))
-                continue
-            codes = tuple(int(code) for code in self.tokenizer.encode(turn.clip))
-            if turn.role == "user":
-                clips.append(turn.clip)
-                messages.append(Message("user", self._transcript(turn.text), codes))
-            else:
-                messages.append(Message("assistant", tuple(self.words.encode(turn.text)), codes))
-        return self._prompt(messages, self._whisper_features(clips), speak)
+        # Words alone need no tokenizer of speech.
+        messages = self._messages(turns, lambda clip: self.tokenizer.encode(clip))
+        return self._prompt(messages, self._whisper_features(_heard(turns)), speak)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
         """Encode spoken questions to prompts, in order; all clips go through the encoders together."""
-        recorded = [clips.clip(query.clip) for query in queries]
-        codes = self.tokenizer.encode_batch(recorded)
-        whisper = [[features] for features in self._whisper_features(recorded)] or [[] for _ in recorded]
+        dialogues = [turns_of(clips, query) for query in queries]
+        recorded = [turn.clip for turns in dialogues for turn in turns if turn.clip is not None]
+        codes = {id(clip): row for clip, row in zip(recorded, self.tokenizer.encode_batch(recorded), strict=True)}
+        heard = [_heard(turns) for turns in dialogues]
+        whisper = iter(self._whisper_features([clip for own in heard for clip in own]))
         return [
-            self._prompt([Message("user", self._transcript(query.transcript), tuple(spoken.tolist()))], features)
-            for query, spoken, features in zip(queries, codes, whisper, strict=True)
+            self._prompt(self._messages(turns, lambda clip: codes[id(clip)]), list(islice(whisper, len(own))))
+            for turns, own in zip(dialogues, heard, strict=True)
         ]
 
+    def _messages(self, turns: Sequence[Turn], encode_clip: Callable[[Clip], np.ndarray]) -> list[Message]:
+        messages = []
+        for turn in turns:
+            if turn.role == "system":
+                raise PolicyError("Kimi-Audio has no system role; put it into a user turn")
+            codes = None if turn.clip is None else tuple(encode_clip(turn.clip).tolist())
+            heard = turn.role == "user" and codes is not None
+            words = self._transcript(turn.text) if heard else tuple(self.words.encode(turn.text))
+            messages.append(Message(turn.role, words, codes))
+        return messages
+
     def with_style(self, prompt: Prompt, words: str) -> Prompt:
-        """See `Policy.with_style`: the words are a message of the user's before the first one."""
+        """See `Policy.with_style`: the words are a message of the user's before the last clip."""
         return self.with_message(prompt, self.words.encode(style_sentence(words)))
 
     def _transcript(self, text: str) -> tuple[int, ...]:

@@ -30,11 +30,20 @@ Preferred = Preference | Unscored | BudgetError
 
 @dataclass(frozen=True)
 class Utterance:
-    """A spoken or written turn: its clip, its text, or both. `style` is the speaking style, where known (ParaS2S's s_i)."""
+    """A spoken or written turn: its clip, its text, or both. `style` is the speaking style, where known (ParaS2S's s_i).
+
+    `history` are the turns of the dialogue before it, each with its speaker, "user" or "assistant".
+    """
 
     clip: Clip | None = None
     text: str | None = None
     style: str | None = None
+    history: tuple[tuple[str, Utterance], ...] = ()
+
+    @property
+    def said_before(self) -> list[dict[str, str]]:
+        """The words of the history, for a judge that reads them."""
+        return [{"speaker": speaker, "words": said.text or "(not transcribed)"} for speaker, said in self.history]
 
 
 @dataclass(frozen=True)
@@ -68,8 +77,9 @@ class Judge:
     `name` identifies the judge and its model, `version` its settings, `prompt_hash` the prompt or the rules for single
     answers; all are stored with every verdict. A judge with `scores_alone` scores each answer without the other one, so the
     order of a pair cannot change its preference. `needs_question_audio` tells whether the question's sound matters beside its
-    words and style. `needs` are the parts of a question and an answer without which it cannot score, by their names in the
-    protocol of a reward server. `client` is None for a judge that runs on this machine.
+    words and style, `reads_history` whether it judges an answer by the turns before the question too. `needs` are the parts of
+    a question and an answer without which it cannot score, by their names in the protocol of a reward server. `client` is None
+    for a judge that runs on this machine.
     """
 
     name: str
@@ -77,6 +87,7 @@ class Judge:
     prompt_hash: str = ""
     scores_alone: bool = False
     needs_question_audio: bool = True
+    reads_history: bool = False
     needs: tuple[str, ...] = ("answer.audio",)
     client: LLMClient | None = None
 

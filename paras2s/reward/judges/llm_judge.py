@@ -44,7 +44,7 @@ from paras2s.reward.judges.parsing import (
     read_score,
     require_complete,
 )
-from paras2s.reward.judges.prompts import Prompt, load_prompt
+from paras2s.reward.judges.prompts import Prompt, load_prompt, read_prompt
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import DIMENSIONS, Blueprint, Label, Measured, PairLabel, PairVerdict, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
@@ -64,6 +64,7 @@ class LLMJudge(Judge):
     """Judges many items at once. `name` is the kind of input and the model; `rule` fuses the labels of a pair into one."""
 
     client: LLMClient
+    reads_history = True
     pair_schema: dict[str, Any] = PAIR_SCHEMA
     pair_scored: tuple[str, tuple[str, ...]] | None = None
 
@@ -79,6 +80,7 @@ class LLMJudge(Judge):
         self.version = self._version()
         self.pair_prompt = load_prompt("pair", f"pair_{self.reads}", config.judge.prompts)
         self.answer_prompt = load_prompt("answer", f"answer_{self.reads}", config.judge.prompts)
+        self._history = read_prompt("history", config.judge.prompts)
         self.expects = config.judge.read == "expected"
         if self.expects:
             self.answer_prompt = reason_last(self.answer_prompt)
@@ -143,8 +145,10 @@ class LLMJudge(Judge):
         requests = [request for orders in requests_by_pair if isinstance(orders, list) for request in orders]
         replies = iter(self.client.complete_all(requests, on_progress, lambda reply: is_readable(reply, read_pair)))
         return [
-            orders if isinstance(orders, Unscored) else self._pair_verdict([next(replies) for _ in orders], each_s * now)
-            for orders, now in zip(requests_by_pair, fresh, strict=True)
+            orders
+            if isinstance(orders, Unscored)
+            else self._pair_verdict([next(replies) for _ in orders], each_s * now, self.pair_prompt_of(pair).hash)
+            for orders, now, pair in zip(requests_by_pair, fresh, pairs, strict=True)
         ]
 
     def _is_to_measure(self, pair: Pair) -> bool:
@@ -164,14 +168,27 @@ class LLMJudge(Judge):
     def pair_requests(self, pairs: Sequence[Pair]) -> list[list[Request] | Unscored]:
         """Return the requests for each pair, one for each order."""
         evidence = self._evidence([(pair.instruction, (pair.first, pair.second)) for pair in pairs])
-        return [shown if isinstance(shown, Unscored) else self._orders(*shown) for shown in evidence]
+        return [
+            shown if isinstance(shown, Unscored) else self._orders(pair, *shown)
+            for pair, shown in zip(pairs, evidence, strict=True)
+        ]
 
-    def _orders(self, instruction: Any, answers: Sequence[Any]) -> list[Request]:
+    def pair_prompt_of(self, pair: Pair) -> Prompt:
+        """Return the prompt for a pair."""
+        return self._behind_history(self.pair_prompt, pair.instruction)
+
+    def _behind_history(self, prompt: Prompt, question: Utterance) -> Prompt:
+        """Return a prompt with the turns before the question ahead of it; without any, the prompt as it is."""
+        return replace(prompt, user=f"{self._history}\n\n{prompt.user}") if question.history else prompt
+
+    def _orders(self, pair: Pair, instruction: Any, answers: Sequence[Any]) -> list[Request]:
         orders = [(answers[0], answers[1])] + ([(answers[1], answers[0])] if self.config.judge.both_orders else [])
         plain = {"fields": self._fields()}
-        values = [{"instruction": instruction, "first": first, "second": second} for first, second in orders]
+        given = {"instruction": instruction, "history": pair.instruction.said_before}
+        values = [{**given, "first": first, "second": second} for first, second in orders]
+        prompt = self.pair_prompt_of(pair)
         return [
-            Request(self.pair_prompt.messages(inputs, plain), self.pair_schema, scored=self.pair_scored, follows=number > 0)
+            Request(prompt.messages(inputs, plain), self.pair_schema, scored=self.pair_scored, follows=number > 0)
             for number, inputs in enumerate(values)
         ]
 
@@ -191,7 +208,7 @@ class LLMJudge(Judge):
             return Unscored(self.name, str(error), text)
 
     def _pair_verdict(
-        self, outcomes: Sequence[Reply | JudgeError | BudgetError], local_s: float
+        self, outcomes: Sequence[Reply | JudgeError | BudgetError], local_s: float, prompt_hash: str
     ) -> PairVerdict | Unscored | BudgetError:
         orders = self._read_orders(outcomes, read_pair)
         if isinstance(orders, Unscored | BudgetError):
@@ -208,7 +225,7 @@ class LLMJudge(Judge):
         return PairVerdict(
             judge=self.name,
             version=self.version,
-            prompt_hash=self.pair_prompt.hash,
+            prompt_hash=prompt_hash,
             labels=labels,
             reason=reason,
             reply=text,
@@ -241,8 +258,10 @@ class LLMJudge(Judge):
         requests = [request for request in maybe if isinstance(request, Request)]
         replies = iter(self.client.complete_all(requests, on_progress, self._has_score))
         return [
-            replace(request, transcript=words) if isinstance(request, Unscored) else self._answer_verdict(next(replies), words)
-            for request, words in zip(maybe, self._transcripts(exchanges), strict=True)
+            replace(request, transcript=words)
+            if isinstance(request, Unscored)
+            else self._answer_verdict(next(replies), words, self._behind_history(self.answer_prompt, exchange.question).hash)
+            for request, words, exchange in zip(maybe, self._transcripts(exchanges), exchanges, strict=True)
         ]
 
     def _has_score(self, reply: Reply) -> bool:
@@ -269,13 +288,17 @@ class LLMJudge(Judge):
         plain = {"fields": self._fields()}
         schema, scored = (SCORE_FIRST_SCHEMA, ("score", tuple(map(str, SCORES)))) if self.expects else (ANSWER_SCHEMA, None)
 
-        def request(question: Any, answers: Sequence[Any]) -> Request:
-            messages = self.answer_prompt.messages({"question": question, "answer": answers[0]}, plain)
+        def request(asked: Utterance, question: Any, answers: Sequence[Any]) -> Request:
+            values = {"question": question, "answer": answers[0], "history": asked.said_before}
+            messages = self._behind_history(self.answer_prompt, asked).messages(values, plain)
             return Request(messages, schema, scored=scored)
 
-        return [shown if isinstance(shown, Unscored) else request(*shown) for shown in evidence]
+        return [
+            shown if isinstance(shown, Unscored) else request(exchange.question, *shown)
+            for exchange, shown in zip(exchanges, evidence, strict=True)
+        ]
 
-    def _answer_verdict(self, reply: Reply | JudgeError | BudgetError, transcript: str | None) -> Scored:
+    def _answer_verdict(self, reply: Reply | JudgeError | BudgetError, transcript: str | None, prompt_hash: str) -> Scored:
         if isinstance(reply, BudgetError):
             return reply
         if isinstance(reply, JudgeError):
@@ -289,7 +312,7 @@ class LLMJudge(Judge):
         except JudgeError as error:
             return Unscored(self.name, str(error), reply.text, transcript)
         return Verdict(
-            self.name, self.version, self.prompt_hash, score, reason, reply.text, total_usd([reply]), reply.latency_s,
+            self.name, self.version, prompt_hash, score, reason, reply.text, total_usd([reply]), reply.latency_s,
             cost_estimated=reply.tokens.audio_estimated, transcript=transcript, spread=spread,
         )  # fmt: skip
 

@@ -56,14 +56,16 @@ class OverallJudge(LLMJudge):
         requests = [request for orders in requests_by_pair if isinstance(orders, list) for request in orders]
         replies = iter(self.client.complete_all(requests, on_progress, self._has_label))
         return [
-            orders if isinstance(orders, Unscored) else self._overall([next(replies) for _ in orders])
-            for orders in requests_by_pair
+            orders
+            if isinstance(orders, Unscored)
+            else self._overall([next(replies) for _ in orders], self.pair_prompt_of(pair).hash)
+            for orders, pair in zip(requests_by_pair, pairs, strict=True)
         ]
 
     def _has_label(self, reply: Reply) -> bool:
         return is_readable(reply, REPLY.read) and not (self.expects and reply.logprobs is None)
 
-    def _overall(self, outcomes: Sequence[Reply | JudgeError | BudgetError]) -> Preferred:
+    def _overall(self, outcomes: Sequence[Reply | JudgeError | BudgetError], prompt_hash: str) -> Preferred:
         orders = self._read_orders(outcomes, REPLY.read)
         if isinstance(orders, Unscored | BudgetError):
             return orders
@@ -89,7 +91,7 @@ class OverallJudge(LLMJudge):
         return Preference(
             judge=self.name,
             version=self.version,
-            prompt_hash=self.pair_prompt.hash,
+            prompt_hash=prompt_hash,
             task="overall",
             label=label,
             points=fmean(votes),

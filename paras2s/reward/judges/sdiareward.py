@@ -61,6 +61,7 @@ class SDiaRewardJudge(Judge):
 
     name = "sdiareward"
     scores_alone = True
+    reads_history = True
 
     def __init__(
         self,
@@ -176,7 +177,8 @@ class SDiaRewardJudge(Judge):
     # -- judging ------------------------------------------------------------------------------------------------------
 
     def _reward_of(self, exchange: Exchange) -> float | Unscored:
-        turns = [("user", exchange.question), ("assistant", Utterance(exchange.answer, exchange.words))]
+        question, answer = ("user", exchange.question), ("assistant", Utterance(exchange.answer, exchange.words))
+        turns = [*exchange.question.history, question, answer]
         try:
             return self.reward(turns)
         except JudgeError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -21,11 +21,20 @@ Scores = list[float | Unscored]
 
 
 @dataclass(frozen=True)
+class SaidBefore:
+    """A turn before a question: its words, and its sound or the file of it."""
+
+    speaker: Literal["user", "assistant"]
+    text: str = ""
+    clip: Path | Clip | None = None
+
+
+@dataclass(frozen=True)
 class RewardQuestion:
     """A question as rewards may know it, and no label of it. Made by the align stage.
 
     `encoded` is what the embedded reward model reads (None: it is not among the sources); `transcript` is by ASR; `style` by
-    a tone classifier (None: no source needs it); `clip` is the sound or its file.
+    a tone classifier (None: no source needs it); `clip` is the sound or its file; `history` are the turns before it.
     """
 
     id: str
@@ -33,6 +42,7 @@ class RewardQuestion:
     transcript: str
     style: str | None = None
     clip: Path | Clip | None = None
+    history: tuple[SaidBefore, ...] = ()
 
     def sound(self) -> Clip | None:
         """Return the sound, read from its file.
@@ -40,7 +50,29 @@ class RewardQuestion:
         Raises:
             AudioError: the file cannot be read.
         """
-        return read_clip(self.clip) if isinstance(self.clip, Path) else self.clip
+        return read_sound(self.clip)
+
+    def utterance(self, with_sound: bool = True) -> Utterance:
+        """Return it for a judge: its words and style, its sound where there is any, and the turns before it.
+
+        Raises:
+            AudioError: a file cannot be read.
+        """
+
+        def said(text: str, clip: Path | Clip | None) -> Utterance:
+            return Utterance(read_sound(clip) if with_sound else None, text or None)
+
+        history = tuple((turn.speaker, said(turn.text, turn.clip)) for turn in self.history)
+        return Utterance(self.sound() if with_sound else None, self.transcript, self.style, history)
+
+
+def read_sound(clip: Path | Clip | None) -> Clip | None:
+    """Return a clip, read from its file where it is one.
+
+    Raises:
+        AudioError: the file cannot be read.
+    """
+    return read_clip(clip) if isinstance(clip, Path) else clip
 
 
 @dataclass(frozen=True)
@@ -95,9 +127,3 @@ class RewardSource(Protocol):
 def on_scale(share: float) -> float:
     """Return a share of success from 0 to 1 as a score from 1 to 5."""
     return LOWEST + (HIGHEST - LOWEST) * min(max(share, 0.0), 1.0)
-
-
-def question_of(group: Group) -> Utterance:
-    """Return the group's question for a judge: its sound where there is a file, its transcript and its style."""
-    question = group.question
-    return Utterance(question.sound(), question.transcript, question.style)

@@ -21,6 +21,7 @@ from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.blueprint.parallel import JUDGE_EXTRACTORS
 from paras2s.reward.judges.audio_judge.ensemble import require_preferences
 from paras2s.reward.judges.audio_judge.judge import AudioJudge
+from paras2s.reward.judges.base import Judge
 from paras2s.reward.judges.llm_judge import LLMJudge
 from paras2s.reward.judges.registry import open_judge, open_scoring_judge, open_unisrm_judge, refuse_to_teach
 from paras2s.reward.judges.rubric import RubricJudge
@@ -40,6 +41,28 @@ from paras2s.utils.plugins import find_part
 
 # Sources that are conditioned on the question's style; a classifier predicts it, since RL prompts have no labels.
 STYLE_SOURCES = ("rubric", "llm", "pairwise", "http", SelfContrastSource.kind)
+
+
+# These read a question and an answer, and no turn before them.
+LAST_TURN_ALONE = (RewardModel.name, "omni", "rubric", SelfContrastSource.kind)
+
+
+def check_scopes(config: RewardConfig, with_history: Sequence[str]) -> None:
+    """Check that sources which judge the last turn alone are told so; `with_history` names the questions with a history.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for source in config.sources if with_history else ():
+        if source.kind in LAST_TURN_ALONE and source.scope == "dialogue":
+            raise _judges_last_turn(source, with_history[0])
+
+
+def _judges_last_turn(source: RewardSourceConfig, question: str) -> ConfigError:
+    return ConfigError(
+        f"reward.sources: {source.key}: judges an answer to one question, and question {question} has turns before it; set its "
+        "scope to last to judge the last turn alone, or take llm, pairwise or http with a judge that reads dialogues"
+    )
 
 
 def combine(parts: Mapping[str, float | Unscored], sources: Sequence[RewardSourceConfig]) -> Reward | Unscored:
@@ -114,7 +137,7 @@ class CompositeReward:
         """Return rewards [B, G]."""
         measured = self._measured(groups)
         named = zip(self.setup.config.sources, self.sources, strict=True)
-        scores = {config.key: source.score(measured) for config, source in named}
+        scores = {config.key: source.score(_in_scope(config, source, measured)) for config, source in named}
         return [
             [
                 combine({key: rows[index][number] for key, rows in scores.items()}, self.setup.config.sources)
@@ -133,6 +156,31 @@ class CompositeReward:
             replace(group, answers=tuple(replace(answer, blueprint=next(blueprints)) for answer in group.answers))
             for group in groups
         ]
+
+
+def _in_scope(config: RewardSourceConfig, source: RewardSource, groups: Sequence[Group]) -> Sequence[Group]:
+    """Return the groups as a source is to judge them: with the turns before their questions, or without.
+
+    Raises:
+        ConfigError: there are such turns, and its judge does not read them.
+    """
+    told = next((group.question.id for group in groups if group.question.history), None)
+    if told is None:
+        return groups
+    if config.scope == "last":
+        return [replace(group, question=replace(group.question, history=())) for group in groups]
+    if refuses_history(source):
+        raise _judges_last_turn(config, told)
+    return groups
+
+
+def refuses_history(source: RewardSource | CompositeReward) -> bool:
+    """Return whether a source, or one of a combined reward, judges an answer to one question alone."""
+    if isinstance(source, CompositeReward):
+        named = zip(source.setup.config.sources, source.sources, strict=True)
+        return any(config.scope == "dialogue" and refuses_history(own) for config, own in named)
+    judge: Judge | None = getattr(source, "judge", None)
+    return source.kind in LAST_TURN_ALONE or (judge is not None and not judge.reads_history)
 
 
 def make_source(config: RewardSourceConfig, setup: RewardSetup) -> RewardSource:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from paras2s.clients.rewards import RewardClient, SentAnswer, SentGroup, SentQuestion, Sound, sound_of
-from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion, Scores
+from paras2s.audio.clip import Clip
+from paras2s.clients.rewards import RewardClient, SentAnswer, SentGroup, SentQuestion, SentTurn, Sound, sound_of
+from paras2s.reward.sources.base import GivenAnswer, Group, Scores, read_sound
 
 
 @dataclass(frozen=True)
@@ -37,16 +38,18 @@ class HttpSource:
 
     def _sent(self, row: int, group: Group) -> SentGroup:
         question = group.question
-        sent = SentQuestion(text=question.transcript or None, style=question.style, audio=self._question_sound(question))
-        return SentGroup(
-            id=question.id, question=sent, answers=[self._answer(f"{row}/{n}", a) for n, a in enumerate(group.answers)]
-        )
+        sent = SentQuestion(text=question.transcript or None, style=question.style, audio=self._sound(question.clip))
+        answers = [self._answer(f"{row}/{n}", a) for n, a in enumerate(group.answers)]
+        history = [
+            SentTurn(speaker=turn.speaker, text=turn.text or None, audio=self._sound(turn.clip)) for turn in question.history
+        ]
+        return SentGroup(id=question.id, question=sent, answers=answers, history=history or None)
 
-    def _question_sound(self, question: RewardQuestion) -> Sound | None:
+    def _sound(self, clip: Path | Clip | None) -> Sound | None:
         audio = self.client.config.audio
-        if audio == "path" and isinstance(question.clip, Path):
-            return Sound(path=str(question.clip))
-        return None if audio == "none" else sound_of(question.sound())
+        if audio == "path" and isinstance(clip, Path):
+            return Sound(path=str(clip))
+        return None if audio == "none" else sound_of(read_sound(clip))
 
     def _answer(self, id_: str, answer: GivenAnswer) -> SentAnswer:
         return SentAnswer(id=id_, text=answer.text or None, audio=sound_of(answer.clip) if self.needs_sound else None)

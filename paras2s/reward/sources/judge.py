@@ -9,8 +9,8 @@ import numpy as np
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import BudgetError
-from paras2s.reward.judges.base import Exchange, Judge, Utterance
-from paras2s.reward.sources.base import GivenAnswer, Group, Scores, question_of
+from paras2s.reward.judges.base import Exchange, Judge
+from paras2s.reward.sources.base import GivenAnswer, Group, Scores
 from paras2s.types import Unscored, Verdict
 
 SILENCE = Clip(np.zeros(0, dtype=np.float32), 16_000)
@@ -36,8 +36,7 @@ class JudgeSource:
         scores: list[Scores] = [[Unscored(self.kind, missing) for _ in group.answers] for group in groups]
         exchanges: dict[tuple[int, int], Exchange] = {}
         for row, group in enumerate(groups):
-            given = group.question
-            question = question_of(group) if self.judge.needs_question_audio else Utterance(None, given.transcript, given.style)
+            question = group.question.utterance(self.judge.needs_question_audio)
             for number, answer in enumerate(group.answers):
                 if self._can_judge(answer):
                     exchanges[row, number] = Exchange(question, answer.clip or SILENCE, blueprint=answer.blueprint)

@@ -14,7 +14,7 @@ import numpy as np
 
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.judges.base import Judge, Pair
-from paras2s.reward.sources.base import Group, Scores, on_scale, question_of
+from paras2s.reward.sources.base import Group, Scores, on_scale
 from paras2s.statistics.bradley_terry import Result, bradley_terry
 from paras2s.types import Preference, Unscored
 
@@ -137,4 +137,4 @@ def _pair(group: Group, pair: tuple[int, int]) -> Pair:
     first, second = (group.answers[number].clip for number in pair)
     assert first is not None
     assert second is not None
-    return Pair(question_of(group), first, second)
+    return Pair(group.question.utterance(), first, second)

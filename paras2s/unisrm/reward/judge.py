@@ -37,6 +37,7 @@ class UniSRMJudge(Judge):
     """Judges with a trained UniSRM. `version` is a hash of its weights, or of its endpoint, and of settings and prompts."""
 
     scores_alone = False
+    reads_history = True
 
     def __init__(self, config: UniSRMJudgeConfig, inputs: TaskInputs = TaskInputs(), calls: bool = True) -> None:
         """Load the model, or open its endpoint. Raises JudgeError: there is none. ConfigError: no pairs, or a wrong setting."""
@@ -83,7 +84,9 @@ class UniSRMJudge(Judge):
     def _orders(self, pair: Pair) -> list[Inputs]:
         inputs, clips = self.inputs, dict(self.inputs.clips)
         if inputs.task == "T4" and not clips and pair.instruction.clip is not None:
-            clips = {"history_1": pair.instruction.clip}
+            # It hears turns: one in writing alone is left out.
+            turns = [said.clip for _, said in pair.instruction.history if said.clip is not None]
+            clips = {f"history_{number}": clip for number, clip in enumerate([*turns, pair.instruction.clip], 1)}
         both = ((pair.first, pair.second), (pair.second, pair.first))
         return [(inputs.texts, {**clips, "speech_a": first, "speech_b": second}) for first, second in both]
 

@@ -66,6 +66,7 @@ class AudioJudge(Judge):
     """An audio model that judges one task. `examples` are shown first, as many as the config says."""
 
     client: LLMClient
+    reads_history = True
 
     def __init__(
         self,
@@ -281,16 +282,17 @@ class AudioJudge(Judge):
         texts: dict[Boundary, str] = {} if words is None else dict(zip(NAMES[self.task.clips], words, strict=True))
         if not self.task.instructed:
             return Case(tuple(named), texts, inputs)
+        history = instruction.said_before
         if instruction.clip is not None:
             if self.config.transcripts == "given" and not instruction_words:
                 raise JudgeError("transcripts: given, and the instruction has none")
             if instruction_words is not None:
                 texts = {"instruction": instruction_words, **texts}
-            return Case((("instruction", instruction.clip), *named), texts, inputs)
+            return Case((("instruction", instruction.clip), *named), texts, inputs, history=history)
         if not instruction.text:
             raise JudgeError(f"{self.task.name} needs the instruction that the clips answer")
         spoken = {"spoken": instruction.style} if instruction.style else {}
-        return Case(tuple(named), texts, inputs, {"words": instruction.text, **spoken})
+        return Case(tuple(named), texts, inputs, {"words": instruction.text, **spoken}, history)
 
     def _words(
         self, clips: Sequence[Sequence[Clip]], given: Sequence[tuple[str, ...] | None]

@@ -38,13 +38,15 @@ LAYOUT_VERSION = "3"
 class Case:
     """The clips of one item, named and in order, and the text beside them.
 
-    `words` are transcripts of clips; `task_inputs` fill the prompt; `written` is an instruction that has no sound.
+    `words` are transcripts of clips; `task_inputs` fill the prompt; `written` is an instruction that has no sound; `history` is
+    what was said before the instruction.
     """
 
     clips: tuple[tuple[Boundary, Clip], ...]
     words: Mapping[Boundary, str]
     task_inputs: Mapping[str, str]
     written: Mapping[str, str] | None = None
+    history: Sequence[Mapping[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -183,6 +185,8 @@ def _segments(case: Case) -> list[Segment]:
 def _written(case: Case, prefix: str) -> list[str | Audio]:
     """Return the text beside the sound, as data."""
     parts: list[str | Audio] = []
+    if case.history:
+        parts.append(f"The turns before the instruction:\n{as_data(f'{prefix}history', [*map(dict, case.history)])}")
     if case.written is not None:
         parts.append(f"The instruction, in writing:\n{as_data(f'{prefix}instruction', dict(case.written))}")
     if case.words:

@@ -1,8 +1,5 @@
 """T4 from DailyTalk: the next turn of a spoken dialogue against one with wrong words, a wrong voice or tone, or both.
 
-The layout of the release: metadata.json, in which a dialogue's number and a turn's number lead to the turn's emotion, and
-data/DIALOGUE/TURN_SPEAKER_dDIALOGUE.wav with its words in the same name's .txt.
-
 The history is all turns before the target, which is the third or later, so that its speaker has been heard. A share of the
 positives is synthesised by the system that speaks the negative, against the shortcut of real against synthetic speech. The
 corpus has two speakers: splits share no dialogue, no target sentence and no voice of their own, but both speakers.
@@ -10,14 +7,14 @@ corpus has two speakers: splits share no dialogue, no target sentence and no voi
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from paras2s.configs.schema.unisrm_data import SplitName, UniSRMDataConfig, UniSRMVoice
-from paras2s.errors import ConfigError, DataError
+from paras2s.data_gen.corpora import dailytalk_dialogues
+from paras2s.errors import ConfigError
 from paras2s.unisrm.data_gen.builders.plans import (
     ORDER,
     Builder,
@@ -33,17 +30,13 @@ from paras2s.unisrm.data_gen.builders.scenario import with_words
 from paras2s.unisrm.data_gen.builders.writer import Writer
 from paras2s.unisrm.data_gen.layouts.entries import Dropped
 from paras2s.unisrm.data_gen.shortcuts import RECORDING
-from paras2s.utils.io import read_json, read_text, without_mac_files
 
 CORPUS = "dailytalk"
-TURN = re.compile(r"(\d+)_(\d+)_d(\d+)")
-NO_EMOTION = "no emotion"
 # Negatives by text, by sound, and by both, in equal shares; those by sound have another voice or another tone.
 Kind = Literal["words", "sound", "words and voice"]
 KINDS: tuple[Kind, ...] = ("words", "sound", "words and voice")
 # Turns before a target, so that its speaker is known.
 FIRST_TARGET = 2
-LAYOUT = "expected DailyTalk's metadata.json and data/0/0_1_d0.wav with 0_1_d0.txt, and so on"
 
 
 @dataclass(frozen=True)
@@ -62,43 +55,15 @@ class Dialogue:
 
 def read_dailytalk(root: Path) -> tuple[list[Dialogue], list[Dropped]]:
     """Return the dialogues by number, and the unusable ones. Raises DataError: metadata.json or all clips are missing."""
-    if not (root / "metadata.json").is_file():
-        raise DataError(f"{root}: no metadata.json; {LAYOUT}")
-    metadata = read_json(root / "metadata.json")
-    folders = sorted((path for path in (root / "data").glob("*") if path.name.isdigit()), key=lambda path: int(path.name))
     dialogues: list[Dialogue] = []
     dropped: list[Dropped] = []
-    for path in folders:
-        turns = _turns(path, metadata.get(path.name, {}) if isinstance(metadata, dict) else {})
+    for name, turns in dailytalk_dialogues(root).items():
         if isinstance(turns, str):
-            dropped.append(Dropped(path.name, turns))
+            dropped.append(Dropped(name, turns))
         else:
-            dialogues.append(Dialogue(path.name, turns))
-    if not dialogues:
-        raise DataError(f"{root}: no dialogue that can be used; {LAYOUT}")
+            recordings = (Recording(turn.path, turn.text, turn.speaker, turn.emotion) for turn in turns)
+            dialogues.append(Dialogue(name, tuple(recordings)))
     return dialogues, dropped
-
-
-def _turns(folder: Path, labels: Mapping[str, Mapping[str, str]]) -> tuple[Recording, ...] | str:
-    """Return the turns of a dialogue, or why it cannot be used."""
-    recordings: dict[int, Recording] = {}
-    for clip in without_mac_files(folder.glob("*.wav")):
-        name = TURN.fullmatch(clip.stem)
-        if name is None or name[3] != folder.name:
-            return "a clip is not named TURN_SPEAKER_dDIALOGUE"
-        text = clip.with_suffix(".txt")
-        words = " ".join(read_text(text).split()) if text.is_file() else ""
-        if not words:
-            return "a turn has no words"
-        label = labels.get(name[1])
-        if label is None or "emotion" not in label:
-            return "a turn has no emotion in metadata.json"
-        if int(name[1]) in recordings:
-            return "a turn occurs twice"
-        recordings[int(name[1])] = Recording(clip, words, f"{CORPUS}:{name[2]}", str(label["emotion"]) or NO_EMOTION)
-    if not recordings or sorted(recordings) != list(range(len(recordings))):
-        return "a turn is missing"
-    return tuple(recordings[number] for number in range(len(recordings)))
 
 
 class DialogueBuilder(Builder):
