@@ -294,10 +294,8 @@ def load_dailytalk(root: Path, min_words: int = 5) -> Loaded:
     """Load the turns of DailyTalk with an emotion, each behind the turns before it, and the list of turns left out.
 
     Whoever speaks a turn is the user in its history, and the other speaker the assistant. Turns of a dialogue that lacks one
-    are left out with it, and so are those behind a clip that cannot be used.
-
-    Raises:
-        DataError: metadata.json or all clips are missing, or no clip can be read; names the expected layout.
+    are left out with it, and so are those behind a clip that cannot be used. Raises DataError: metadata.json or all clips are
+    missing, or no clip can be read; names the expected layout.
     """
     turns: list[CorpusTurn] = []
     left: list[LeftOut] = []
@@ -331,10 +329,8 @@ def dailytalk_dialogues(root: Path) -> dict[str, tuple[SpokenTurn, ...] | str]:
     """Return the turns of each dialogue of DailyTalk by its number, or why it cannot be used.
 
     In metadata.json a dialogue's number and a turn's number lead to the turn's emotion; a clip is
-    data/DIALOGUE/TURN_SPEAKER_dDIALOGUE.wav, with its words in the same name's .txt.
-
-    Raises:
-        DataError: metadata.json is missing, or no dialogue can be used; names the expected layout.
+    data/DIALOGUE/TURN_SPEAKER_dDIALOGUE.wav, with its words in the same name's .txt. Raises DataError: metadata.json is
+    missing, or no dialogue can be used; names the expected layout.
     """
     if not (root / "metadata.json").is_file():
         raise DataError(f"{root}: no metadata.json; {DAILYTALK_LAYOUT}")

@@ -48,9 +48,8 @@ def _row(query: Query) -> dict[str, Any]:
 def read_histories(folder: Path, queries: Sequence[Query]) -> tuple[Query, ...]:
     """Return the queries with their histories, where the folder has any.
 
-    Raises:
-        DataError: a wrong row, a clip that is missing or outside, or a query that is unknown or occurs twice; names file:line,
-            and the key.
+    Raises DataError: a wrong row, a clip that is missing or outside, or a query that is unknown or occurs twice; names the line
+    and the key.
     """
     path = folder / FILE
     if not path.is_file():

@@ -116,11 +116,7 @@ class EmbeddedPolicy(StreamPolicy):
         return Prompt(audio, text, continuous_features, continuous, SENTENCE_DIM, config.codebook_offsets, hidden)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
-        """Encode spoken questions to prompts from the features stored beside their clips.
-
-        Raises:
-            PolicyError: a question has a history.
-        """
+        """Encode questions to prompts from the features stored beside their clips. Raises PolicyError: one has a history."""
         self.check_queries(Path(), queries)
         # One batch fills the sentence cache that `prompt_of` reads.
         embed_sentences([query.transcript for query in queries])
@@ -128,11 +124,7 @@ class EmbeddedPolicy(StreamPolicy):
 
     @classmethod
     def check_queries(cls, folder: Path, queries: Sequence[Query]) -> None:
-        """Check that every question stands alone.
-
-        Raises:
-            PolicyError: one has a history.
-        """
+        """Check that every question stands alone. Raises PolicyError: one has a history."""
         for query in queries:
             if query.history:
                 raise PolicyError(
