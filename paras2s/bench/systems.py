@@ -294,9 +294,9 @@ class LLMBaseline:
         Raises:
             ConfigError: a question has turns before it.
         """
-        if told := [question.id for question in questions if question.history]:
+        if behind := [question.id for question in questions if question.history]:
             name = TOPLINE if self.knows_style else CASCADE
-            raise ConfigError(f"{name}: answers one question, and {told[0]} has turns before it; leave the baseline out")
+            raise ConfigError(f"{name}: answers one question, and {behind[0]} has turns before it; leave the baseline out")
         from paras2s.data_gen.curation.llm_calls import CurationLLM, WrittenAnswer
         from paras2s.data_gen.curation.text_filters import tone_instruction
         from paras2s.data_gen.curation.voices import Engines

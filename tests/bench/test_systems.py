@@ -82,7 +82,7 @@ def test_a_policy_that_ends_at_once_gives_an_empty_clip_and_the_reason(monkeypat
     assert seen[0][3] is policy.sampling
 
 
-def asked(folder: Path, *history: PastTurn) -> SpokenQuestion:
+def question_behind(folder: Path, *history: PastTurn) -> SpokenQuestion:
     for name in ("q", "u"):
         write_clip(folder / f"{name}.wav", make_clip(np.full(800, 0.1 if name == "q" else 0.2), 8000))
     query = Query("q", "", None, None, "test", "", "q.wav", 0.1, "what now", None, None, history)
@@ -90,7 +90,7 @@ def asked(folder: Path, *history: PastTurn) -> SpokenQuestion:
 
 
 def test_policies_endpoints_and_judges_are_given_the_turns_before_a_question(tmp_path: Path) -> None:
-    question = asked(tmp_path, PastTurn("user", "hi", "u.wav"), PastTurn("assistant", "yes"))
+    question = question_behind(tmp_path, PastTurn("user", "hi", "u.wav"), PastTurn("assistant", "yes"))
     seen = _prompts_from_clips(SimpleNamespace(encode_prompt=list), [question])[0]  # type: ignore[arg-type]
     assert [(turn.role, turn.text, turn.clip is not None) for turn in seen] == [  # type: ignore[attr-defined]
         ("user", "hi", True), ("assistant", "yes", False), ("user", "what now", True),
@@ -106,7 +106,7 @@ def test_policies_endpoints_and_judges_are_given_the_turns_before_a_question(tmp
     assert [(speaker, said.text, said.clip is not None) for speaker, said in history] == [
         ("user", "hi", True), ("assistant", "yes", False),
     ]  # fmt: skip
-    assert behind_history(judge, asked(tmp_path), exchange) is exchange
+    assert behind_history(judge, question_behind(tmp_path), exchange) is exchange
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_policies_endpoints_and_judges_are_given_the_turns_before_a_question(tmp
 )
 def test_a_turn_that_an_endpoint_cannot_be_given_is_named(turn: PastTurn, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
-        _chat_turns(asked(tmp_path, turn))
+        _chat_turns(question_behind(tmp_path, turn))
     with pytest.raises(ConfigError, match="topline: answers one question, and q has turns before it"):
-        LLMBaseline(CurationConfig(kind="curation", name="x"), True).answer([asked(tmp_path, turn)], 1, nothing)
+        LLMBaseline(CurationConfig(kind="curation", name="x"), True).answer([question_behind(tmp_path, turn)], 1, nothing)
 
 
 def test_verdicts_of_another_judge_are_not_replaced() -> None:

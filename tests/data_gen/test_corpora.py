@@ -107,8 +107,8 @@ def test_dailytalk_gives_turns_behind_their_dialogue(tmp_path: Path) -> None:
     assert missing["d0_t3"] == "1 words, fewer than 5"
     assert missing["d7_t2"].startswith("clip is silent: ")
     # Behind the silent clip, too.
-    whole = reasons(load_dailytalk(tmp_path, 1)[1])
-    assert whole["d7_t3"] == whole["d7_t2"]
+    full = reasons(load_dailytalk(tmp_path, 1)[1])
+    assert full["d7_t3"] == full["d7_t2"]
 
 
 def test_dailytalk_splits_by_dialogue() -> None:
@@ -125,8 +125,8 @@ def test_the_turns_before_a_corpus_turn_become_the_history_of_its_query(tmp_path
     pipeline.config = CurationConfig.model_validate({"kind": "curation", "name": "x", "folder": str(tmp_path / "out")})
     pipeline.histories = {script.id: turn.history[-1:]}
     query = Query("rl-1", "", None, None, "rl", "", "queries/rl-1.wav", 0.1, "turn 2", None, None)
-    asked = pipeline._with_history(query, script)
-    assert asked.history == (PastTurn("assistant", "turn 1 of dialogue 0", "queries/rl-1-0.wav"),)
+    behind = pipeline._with_history(query, script)
+    assert behind.history == (PastTurn("assistant", "turn 1 of dialogue 0", "queries/rl-1-0.wav"),)
     assert read_clip(tmp_path / "out/queries/rl-1-0.wav").duration_s == pytest.approx(0.1)
     assert pipeline._with_history(query, replace(script, id="other")) == query
 

@@ -15,7 +15,7 @@ from paras2s.errors import DataError
 from paras2s.types import PastTurn, Query
 
 ALONE = Query("q1", "", None, None, "rl", "", "queries/q1.wav", 0.5, "hello", None, None)
-ASKED = replace(
+BEHIND = replace(
     ALONE,
     id="q2",
     history=(
@@ -39,8 +39,8 @@ def test_histories_come_back_and_leave_the_tables_as_they_were(folder: Path) -> 
     save_tables(folder, [ALONE, replace(ALONE, id="q2")], [], [])
     tables = {path.name: path.read_bytes() for path in folder.glob("*.*")}
     assert sorted(tables) == ["candidates.parquet", "demonstrations.parquet", "queries.parquet"]
-    save_tables(folder, [ALONE, ASKED], [], [])
-    assert load_manifest(folder).queries == (ALONE, ASKED)
+    save_tables(folder, [ALONE, BEHIND], [], [])
+    assert load_manifest(folder).queries == (ALONE, BEHIND)
     assert {name: (folder / name).read_bytes() for name in tables} == tables
     assert json.loads((folder / FILE).read_text()) == {
         "query_id": "q2",
@@ -49,7 +49,7 @@ def test_histories_come_back_and_leave_the_tables_as_they_were(folder: Path) -> 
             {"speaker": "assistant", "text": "Two ‘ü’."},
         ],
     }
-    assert ASKED.clips == ("queries/q1.wav", "queries/q2-0.wav")
+    assert BEHIND.clips == ("queries/q1.wav", "queries/q2-0.wav")
     # A dataset of single questions that takes its place has no old dialogue.
     save_tables(folder, [ALONE], [], [])
     assert not (folder / FILE).exists()
@@ -58,8 +58,8 @@ def test_histories_come_back_and_leave_the_tables_as_they_were(folder: Path) -> 
 def test_a_table_that_grows_writes_them_too(folder: Path) -> None:
     with TableWriter(folder / "queries.parquet", Query) as table:
         table.write([ALONE])
-        table.write([ASKED])
-    assert read_histories(folder, [ALONE, replace(ASKED, history=())]) == (ALONE, ASKED)
+        table.write([BEHIND])
+    assert read_histories(folder, [ALONE, replace(BEHIND, history=())]) == (ALONE, BEHIND)
     writer = TableWriter(folder / "queries.parquet", Query)
     writer.__enter__()
     writer.__exit__(KeyError)

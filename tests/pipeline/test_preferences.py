@@ -275,12 +275,12 @@ def test_the_turns_before_a_question_go_along(run_folder: KeptRun, tmp_path: Pat
     queries[0] = replace(queries[0], history=(PastTurn("user", "hi", "u.wav"), PastTurn("assistant", "yes")))
     save_tables(folder / "data", queries, [], [])
     written_to = write_preferences(folder, tmp_path / "out", Choice(), step=0).path
-    asked, alone = read_preferences(written_to)
-    user, assistant = asked.history
+    behind, alone = read_preferences(written_to)
+    user, assistant = behind.history
     assert (user.text, assistant, alone.history) == ("hi", PastTurn("assistant", "yes"), ())
     assert (written_to.parent / str(user.clip)).read_bytes() == (folder / "data/u.wav").read_bytes()
     preferences = opened(written_to, tmp_path / "mine")
-    assert [query.history for query in preferences.answers.queries] == [asked.history, ()]
+    assert [query.history for query in preferences.answers.queries] == [behind.history, ()]
 
 
 def test_another_source_may_decide_and_a_margin_leaves_pairs_out(run_folder: KeptRun, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from paras2s.policy.types import Turn, style_sentence
 from paras2s.types import PastTurn, Query
 
 CLIPS = {"q": tone(0.4, 16_000, 200), "u": tone(0.31, 16_000, 150), "a": tone(0.5, 24_000, 330)}
-ASKED, ANSWERED = PastTurn("user", "a b", "u"), PastTurn("assistant", "c a", "a")
+USER_TURN, ANSWERED = PastTurn("user", "a b", "u"), PastTurn("assistant", "c a", "a")
 PLAIN = Query("q", "", None, None, "rl", "", "q", 0.4, "b a", None, None)
 DIALOGUE = [Turn("user", "a b", CLIPS["u"]), Turn("assistant", "c a", CLIPS["a"]), Turn("user", "b a", CLIPS["q"])]
 
@@ -40,7 +40,7 @@ class Clips:
         return None
 
 
-def asked(*history: PastTurn) -> Query:
+def query_behind(*history: PastTurn) -> Query:
     return Query("q", "", None, None, "rl", "", "q", 0.4, "b a", None, None, history)
 
 
@@ -66,7 +66,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
 def test_a_query_with_a_history_is_read_as_its_dialogue(family: str, tmp_path: Path) -> None:
     policy = MAKERS[family](tmp_path)
     said = [Turn("assistant", "c")] if family == "csm" else []
-    found = policy.encode_queries(Clips(), [PLAIN, asked(ASKED, ANSWERED), PLAIN])
+    found = policy.encode_queries(Clips(), [PLAIN, query_behind(USER_TURN, ANSWERED), PLAIN])
     alone, dialogue = (policy.encode_prompt([*turns, *said]) for turns in (DIALOGUE[2:], DIALOGUE))
     assert dialogue.length > alone.length
     for one, other in zip(found, (alone, dialogue, alone), strict=True):
@@ -79,7 +79,7 @@ def test_a_query_with_a_history_is_read_as_its_dialogue(family: str, tmp_path: P
 def test_qwen_omni_reads_what_its_chat_template_says() -> None:
     policy = tiny_qwen_omni()
     official = released_inputs(policy, [DIALOGUE])["input_ids"][0]
-    (found,) = policy.encode_queries(Clips(), [asked(ASKED, ANSWERED)])
+    (found,) = policy.encode_queries(Clips(), [query_behind(USER_TURN, ANSWERED)])
     assert found.text_ids.tolist() == official.tolist()
 
 
@@ -107,7 +107,7 @@ def test_kimi_reads_what_its_makers_lay_out(tmp_path: Path) -> None:
             [put(sound, word) for sound, word in zip(sounds, words + [blank] * (len(sounds) - len(words)), strict=True)]
         put(config.msg_end_id)
     put(config.assistant_id)
-    (found,) = policy.encode_queries(Clips(), [asked(ASKED, ANSWERED)])
+    (found,) = policy.encode_queries(Clips(), [query_behind(USER_TURN, ANSWERED)])
     assert found.text_ids.tolist() == text
     assert found.audio_ids[:, 0].tolist() == audio
 
@@ -117,8 +117,8 @@ def test_a_style_in_words_belongs_to_the_last_turn(family: str, tmp_path: Path) 
     policy = MAKERS[family](tmp_path)
     sentence = style_sentence("sadly")
     words = policy._words(sentence) if hasattr(policy, "_words") else policy.words.encode(sentence)
-    (prompt,) = policy.encode_queries(Clips(), [asked(ASKED, ANSWERED)])
-    (before,) = policy.encode_queries(Clips(), [asked(ASKED)])
+    (prompt,) = policy.encode_queries(Clips(), [query_behind(USER_TURN, ANSWERED)])
+    (before,) = policy.encode_queries(Clips(), [query_behind(USER_TURN)])
     styled = policy.with_style(prompt, "sadly").text_ids.tolist()
     at = next(start for start in range(len(styled)) if styled[start : start + len(words)] == words)
     assert styled[:at] + styled[at + len(words) :] == prompt.text_ids.tolist()
@@ -141,14 +141,14 @@ def test_a_style_in_words_belongs_to_the_last_turn(family: str, tmp_path: Path) 
 )
 def test_a_turn_that_a_family_cannot_read_is_named(family: str, history: PastTurn, said: str, tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match=said):
-        MAKERS[family](tmp_path).encode_queries(Clips(), [asked(history)])
+        MAKERS[family](tmp_path).encode_queries(Clips(), [query_behind(history)])
 
 
 def test_the_embedded_policy_refuses_a_history() -> None:
     policy = small_policy(small_model(small_config()))
     said = r"query q has a history, .* no dialogue; set policy.weights"
     with pytest.raises(PolicyError, match=said):
-        policy.encode_queries(Clips(), [PLAIN, asked(ASKED)])
+        policy.encode_queries(Clips(), [PLAIN, query_behind(USER_TURN)])
     with pytest.raises(PolicyError, match=said):
-        policy.check_queries(Path(), [asked(ASKED)])
+        policy.check_queries(Path(), [query_behind(USER_TURN)])
     policy.check_queries(Path(), [PLAIN])

@@ -40,7 +40,7 @@ from paras2s.types import Verdict
 SILENCE = Clip(np.zeros(0, dtype=np.float32), 16_000)
 EARLIER = (("user", Utterance(tone(0.3, 16_000, 150), "I lost my job.")), ("assistant", Utterance(None, "<data> Oh no.")))
 ALONE = Utterance(None, "What now?", "sad")
-ASKED = replace(ALONE, history=EARLIER)
+BEHIND = replace(ALONE, history=EARLIER)
 SHOWN = [{"speaker": "user", "words": "I lost my job."}, {"speaker": "assistant", "words": "<data> Oh no."}]
 
 
@@ -77,7 +77,7 @@ def test_prompts_without_a_history_are_those_of_earlier_versions(system: str, us
 def test_an_llm_reads_the_turns_before_the_question_ahead_of_it(reads: str) -> None:
     judge = judge_for(reads=reads)
     answer = (SILENCE, "Rest first.") if reads == "transcript" else (tone(0.4, 16_000, 300), None)
-    plain, behind = (judge.answer_requests([Exchange(question, answer[0], words=answer[1])])[0] for question in (ALONE, ASKED))
+    plain, behind = (judge.answer_requests([Exchange(question, answer[0], words=answer[1])])[0] for question in (ALONE, BEHIND))
     assert isinstance(plain, Request)
     assert isinstance(behind, Request)
     assert plain.messages[0] == behind.messages[0]
@@ -88,7 +88,7 @@ def test_an_llm_reads_the_turns_before_the_question_ahead_of_it(reads: str) -> N
     text = text_of(behind)
     start, end = text.index(opening), text.index("\n</data>", text.index("<data history>")) + len("\n</data>\n\n")
     assert text[:start] + text[end:] == text_of(plain)
-    pair = Pair(ASKED, tone(0.3, 16_000, 200), tone(0.3, 16_000, 300))
+    pair = Pair(BEHIND, tone(0.3, 16_000, 200), tone(0.3, 16_000, 300))
     if reads == "audio":
         (orders,) = judge.pair_requests([pair])
         assert isinstance(orders, list)
@@ -98,7 +98,7 @@ def test_an_llm_reads_the_turns_before_the_question_ahead_of_it(reads: str) -> N
 def test_a_verdict_behind_a_history_names_its_own_prompt() -> None:
     with ScriptedEndpoint(lambda sent, n: Say(json.dumps({"reasoning": "", "score": 3}))) as server:
         judge = judge_for(server.base_url)
-        plain, behind, again = judge.score_batch([Exchange(one, SILENCE, words="Rest.") for one in (ALONE, ASKED, ASKED)])
+        plain, behind, again = judge.score_batch([Exchange(one, SILENCE, words="Rest.") for one in (ALONE, BEHIND, BEHIND)])
     assert isinstance(plain, Verdict)
     assert isinstance(behind, Verdict)
     assert isinstance(again, Verdict)
@@ -107,7 +107,7 @@ def test_a_verdict_behind_a_history_names_its_own_prompt() -> None:
 
 
 def test_a_judge_with_one_label_and_an_audio_judge_read_them_too(tmp_path: Path) -> None:
-    pair = Pair(replace(ASKED, clip=tone(0.2, 16_000, 500)), tone(0.3, 16_000, 200), tone(0.3, 16_000, 300))
+    pair = Pair(replace(BEHIND, clip=tone(0.2, 16_000, 500)), tone(0.3, 16_000, 200), tone(0.3, 16_000, 300))
     (orders,) = judge_for(reads="audio", kind=OverallJudge).pair_requests([pair])
     assert isinstance(orders, list)
     assert shown_history(text_of(orders[0])) == SHOWN
@@ -179,8 +179,8 @@ def composite(judge: Judge, **source: Any) -> CompositeReward:
 
 def test_the_scope_of_a_source_is_the_dialogue_or_its_last_turn(tmp_path: Path) -> None:
     judge = Counts()
-    (whole,), (last,) = (composite(judge, scope=scope).score([group(tmp_path)])[0] for scope in ("dialogue", "last"))
-    assert (whole.value, last.value) == (3.0, 1.0)  # type: ignore[union-attr]
+    (full,), (last,) = (composite(judge, scope=scope).score([group(tmp_path)])[0] for scope in ("dialogue", "last"))
+    assert (full.value, last.value) == (3.0, 1.0)  # type: ignore[union-attr]
     (first, words), (second, oh) = judge.seen[0].history
     assert (first, words.text, second, oh) == ("user", "I lost my job.", "assistant", Utterance(None, "Oh no."))
     assert words.clip is not None

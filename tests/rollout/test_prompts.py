@@ -139,13 +139,13 @@ def test_files_are_named_by_content_and_encoder(tmp_path: Path) -> None:
 
 def test_a_history_names_another_file_and_its_absence_the_same(tmp_path: Path) -> None:
     policy, turn = Encoder(), PastTurn("assistant", "Yes.", "0.3")
-    asked = query("a", "0.1")
+    alone = query("a", "0.1")
     # The name that earlier versions gave.
     key = key_of(["e", Clips().clip("0.1").digest, None, "hello"])
-    assert encode(tmp_path, policy, [asked]) == [f"{key[:2]}/{key}.npz"]
+    assert encode(tmp_path, policy, [alone]) == [f"{key[:2]}/{key}.npz"]
     histories = [(turn,), (replace(turn, clip=None),), (replace(turn, clip="0.4"),), (replace(turn, text="No."),), (turn, turn)]
     histories += [(replace(turn, speaker="user"),)]
-    names = [encode(tmp_path, policy, [replace(asked, history=history)])[0] for history in histories]
+    names = [encode(tmp_path, policy, [replace(alone, history=history)])[0] for history in histories]
     assert len({f"{key[:2]}/{key}.npz", *names}) == 7
 
 

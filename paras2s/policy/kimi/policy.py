@@ -132,7 +132,7 @@ def _given(message: Message, config: DualStreamConfig) -> list[tuple[int, int, b
     return [(sound, word, False) for sound, word in zip(audio, text, strict=True)]
 
 
-def _heard(turns: Sequence[Turn]) -> list[Clip]:
+def _user_clips(turns: Sequence[Turn]) -> list[Clip]:
     """Return the user's clips, which the model also reads by continuous features."""
     return [turn.clip for turn in turns if turn.role == "user" and turn.clip is not None]
 
@@ -167,18 +167,18 @@ class KimiPolicy(StreamPolicy):
         """
         # Words alone need no tokenizer of speech.
         messages = self._messages(turns, lambda clip: self.tokenizer.encode(clip))
-        return self._prompt(messages, self._whisper_features(_heard(turns)), speak)
+        return self._prompt(messages, self._whisper_features(_user_clips(turns)), speak)
 
     def encode_queries(self, clips: ClipStore, queries: Sequence[Query]) -> list[Prompt]:
         """Encode spoken questions to prompts, in order; all clips go through the encoders together."""
         dialogues = [turns_of(clips, query) for query in queries]
         recorded = [turn.clip for turns in dialogues for turn in turns if turn.clip is not None]
         codes = {id(clip): row for clip, row in zip(recorded, self.tokenizer.encode_batch(recorded), strict=True)}
-        heard = [_heard(turns) for turns in dialogues]
-        whisper = iter(self._whisper_features([clip for own in heard for clip in own]))
+        user_clips = [_user_clips(turns) for turns in dialogues]
+        whisper = iter(self._whisper_features([clip for own in user_clips for clip in own]))
         return [
             self._prompt(self._messages(turns, lambda clip: codes[id(clip)]), list(islice(whisper, len(own))))
-            for turns, own in zip(dialogues, heard, strict=True)
+            for turns, own in zip(dialogues, user_clips, strict=True)
         ]
 
     def _messages(self, turns: Sequence[Turn], encode_clip: Callable[[Clip], np.ndarray]) -> list[Message]:
@@ -187,8 +187,8 @@ class KimiPolicy(StreamPolicy):
             if turn.role == "system":
                 raise PolicyError("Kimi-Audio has no system role; put it into a user turn")
             codes = None if turn.clip is None else tuple(encode_clip(turn.clip).tolist())
-            heard = turn.role == "user" and codes is not None
-            words = self._transcript(turn.text) if heard else tuple(self.words.encode(turn.text))
+            listens = turn.role == "user" and codes is not None
+            words = self._transcript(turn.text) if listens else tuple(self.words.encode(turn.text))
             messages.append(Message(turn.role, words, codes))
         return messages
 

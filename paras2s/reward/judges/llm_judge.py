@@ -288,9 +288,9 @@ class LLMJudge(Judge):
         plain = {"fields": self._fields()}
         schema, scored = (SCORE_FIRST_SCHEMA, ("score", tuple(map(str, SCORES)))) if self.expects else (ANSWER_SCHEMA, None)
 
-        def request(asked: Utterance, question: Any, answers: Sequence[Any]) -> Request:
-            values = {"question": question, "answer": answers[0], "history": asked.said_before}
-            messages = self._behind_history(self.answer_prompt, asked).messages(values, plain)
+        def request(utterance: Utterance, question: Any, answers: Sequence[Any]) -> Request:
+            values = {"question": question, "answer": answers[0], "history": utterance.said_before}
+            messages = self._behind_history(self.answer_prompt, utterance).messages(values, plain)
             return Request(messages, schema, scored=scored)
 
         return [

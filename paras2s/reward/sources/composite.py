@@ -164,13 +164,13 @@ def _in_scope(config: RewardSourceConfig, source: RewardSource, groups: Sequence
     Raises:
         ConfigError: there are such turns, and its judge does not read them.
     """
-    told = next((group.question.id for group in groups if group.question.history), None)
-    if told is None:
+    question_id = next((group.question.id for group in groups if group.question.history), None)
+    if question_id is None:
         return groups
     if config.scope == "last":
         return [replace(group, question=replace(group.question, history=())) for group in groups]
     if refuses_history(source):
-        raise _judges_last_turn(config, told)
+        raise _judges_last_turn(config, question_id)
     return groups
 
 
