@@ -49,7 +49,7 @@ class Query:
 
     `text` and `style` are None for role "rl": the labels are dropped once the speech exists (ParaS2S, appendix C).
     `transcript` is the clip's ASR transcript, the only text that a policy may read. `clip` is relative to the data folder.
-    `history` are the turns of the dialogue before it, () for a query that stands alone.
+    `history` are the turns of the dialogue before it, () for a single query.
     """
 
     id: str

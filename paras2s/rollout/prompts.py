@@ -88,7 +88,7 @@ def _name(encoder: str, clips: ClipStore, query: Query) -> str:
     beside = clips.cached_features(query.clip)
     features = None if beside is None else hashlib.sha256(beside).hexdigest()
     parts: list[Any] = [encoder, clips.clip(query.clip).digest, features, query.transcript]
-    # Behind the rest, so that the files of questions that stand alone have the names they had.
+    # Behind the rest, so that files of questions without a history keep their names.
     parts += [[turn.speaker, turn.text, turn.clip and clips.clip(turn.clip).digest] for turn in query.history]
     key = key_of(parts)
     return f"{key[:2]}/{key}.npz"

@@ -99,7 +99,7 @@ class CurationConfig(Section):
         {}, description="folders of corpora of real speech"
     )
     corpus_history: int = Field(
-        0, ge=0, description="most turns before a turn of dailytalk that become its query's history; 0: it stands alone"
+        0, ge=0, description="most turns before a turn of dailytalk that become its query's history; 0: no history"
     )
     min_corpus_words: int = Field(5, ge=1)
     human_check: HumanCheckConfig = HumanCheckConfig()

@@ -124,7 +124,7 @@ class EmbeddedPolicy(StreamPolicy):
 
     @classmethod
     def check_queries(cls, folder: Path, queries: Sequence[Query]) -> None:
-        """Check that every question stands alone. Raises PolicyError: one has a history."""
+        """Check that no question has a history. Raises PolicyError: one has."""
         for query in queries:
             if query.history:
                 raise PolicyError(
