@@ -2,8 +2,8 @@
 
 Two rollout workers, two learner ranks, a speak worker and a judge. The same job runs twice: once through, and once stopped so
 many times between two checkpoints and resumed, with --kill-every N a worker killed every N steps as well. Of every process its
-own memory is noted, and how many files it has open. With --folder both runs stay there, and the same command goes on with them,
-whenever it was stopped.
+own memory is noted, and how many files and sockets it has open; of the steps, how long they take. With --folder both runs stay
+there, and the same command goes on with them, whenever it was stopped.
 
     python benchmarks/soak.py [--steps 2000] [--prompts 10000] [--resumes 5] [--kill-every N] [--folder FOLDER [--so-far]]
         [--json FILE]
@@ -40,7 +40,14 @@ GROWING = ("metrics.jsonl", "timeline.jsonl", "rollouts", "validation")
 # The newest two and the best by validation. They are counted, and not among the bytes that must not grow.
 CHECKPOINTS, MOST_CHECKPOINTS = "checkpoints", 3
 # Of less than this, a page or a file more is no growth.
-FLOOR = {"mib": 20.0, "open": 20.0}
+FLOOR = {"mib": 20.0, "open": 20.0, "sockets": 20.0, "step_s": 0.1}
+# What is looked at, with its unit, and the most that it may grow; a step is timed on a machine that has other work.
+LOOKED_AT = {
+    "mib": ("memory", " MiB", MOST_GROWTH),
+    "open": ("open files", "", MOST_GROWTH),
+    "sockets": ("sockets", "", MOST_GROWTH),
+    "step_s": ("time", " s", 0.25),
+}
 ROLES = ("ray::RolloutWorker", "ray::RewardWorker", "ray::SpeakWorker")
 LOOKS, STOPS, SETTINGS = "looks.jsonl", "stops.jsonl", "soak.json"
 
@@ -100,6 +107,9 @@ def run_job(folder: Path, steps: int, prompts: int, stop: int | None, kill_every
         if step % LOOK_EVERY == 0:
             for row in look(folder / "run"):
                 append_jsonl(folder / LOOKS, {"step": step, **row})
+            if len(done) > LOOK_EVERY:
+                step_s = (done[-1] - done[-1 - LOOK_EVERY]) / LOOK_EVERY
+                append_jsonl(folder / LOOKS, {"step": step, "of": f"a step of {folder.name}", "step_s": step_s})
         if step % CHECKPOINT_EVERY == 0 and len(done) > 1:
             each_s = (done[-1] - done[0]) / (len(done) - 1)
             left_min = each_s * (steps - 1 - step) / 60
@@ -123,11 +133,12 @@ def look(run: Path) -> Iterator[dict[str, Any]]:
     for pid in descendants(os.getpid()):
         try:
             status = Path(f"/proc/{pid}/status").read_text()
-            open_files = len(os.listdir(f"/proc/{pid}/fd"))
+            files = [os.readlink(file.path) for file in os.scandir(f"/proc/{pid}/fd")]
         except OSError:
             continue
         name = name_of(pid)
-        yield {"of": f"{name} {pid}", "mib": mib_of(status, "RssAnon"), "open": open_files}
+        yield {"of": f"{name} {pid}", "mib": mib_of(status, "RssAnon"), "open": len(files),
+               "sockets": sum(file.startswith("socket:") for file in files)}  # fmt: skip
         if name == "raylet":
             yield {"of": f"object store of {pid}", "mib": mib_of(status, "RssShmem")}
     yield {"of": "files", "bytes": bounded_bytes(run), "checkpoints": len(list(run.glob(f"{CHECKPOINTS}/*/step_*")))}
@@ -291,17 +302,18 @@ def report(
     apart: Sequence[str] | None,
 ) -> bool:
     """Prints and writes what was found; returns whether all is within its bounds. `apart`: None before both ended."""
-    grown = {key: growth_of(looks, key) for key in ("mib", "open")}
+    grown = {key: growth_of(looks, key) for key in LOOKED_AT}
     figures = [] if apart is None else [Figure("differences", "", [len(apart)], at_most=0)]
-    for key, what in (("mib", "memory"), ("open", "open files")):
+    for key, (what, unit, bound) in LOOKED_AT.items():
         for name, share in sorted(grown[key].items(), key=lambda item: -item[1]):
             last = [row[key] for row in looks if row["of"] == name and key in row][-1]
-            print(f"{what} of {name}: {last:.0f}{' MiB' if key == 'mib' else ''}, {100 * share:+.1f} %")
+            print(f"{what} of {name}: {last:.{2 if key == 'step_s' else 0}f}{unit}, {100 * share:+.1f} %")
         if grown[key]:
             most = 100 * max(grown[key].values())
-            figures.append(Figure(f"most that the {what} of a process grew", "%", [most], at_most=100 * MOST_GROWTH))
+            whose = "a step" if key == "step_s" else "a process"
+            figures.append(Figure(f"most that the {what} of {whose} grew", "%", [most], at_most=100 * bound))
         else:
-            print(f"{what}: no process was seen ten times behind its first {SETTLED_STEPS} steps")
+            print(f"{what}: nothing was seen ten times behind its first {SETTLED_STEPS} steps")
     if files is not None:
         share, checkpoints = 100 * files[0], files[1]
         print(f"files that must not grow: {share:+.1f} %; at most {checkpoints} checkpoints")

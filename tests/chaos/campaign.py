@@ -1,4 +1,4 @@
-"""The campaigns: damaged files, hostile words, judges that misbehave, kills; their tables go to docs/reliability.md.
+"""The campaigns: damaged files, hostile words, judges that misbehave, kills, a long run; tables go to docs/reliability.md.
 
 `python tests/chaos/campaign.py --out docs/reliability.md`, or `make chaos`; `--only input` and its siblings run one of them,
 and leave the page's other parts as they are. Every mutation comes from the seed, the reader and its number, so that a failure
@@ -26,6 +26,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
 from chaos.judges import judges_section, run_budgets, run_judges  # noqa: E402
 from chaos.kills import KillsResult, commit, kills_section, run_kills  # noqa: E402
+from chaos.long import long_section, run_long  # noqa: E402
 from chaos.readers import READERS, Reader  # noqa: E402
 from chaos.words import run_words, section  # noqa: E402
 from paras2s.errors import ParaS2SError  # noqa: E402
@@ -137,7 +138,18 @@ def page(result: Result, seed: int) -> str:
 
 
 # The page's parts by their headings, in order; what is before them is the input's.
-PARTS = {"input": "# Reliability", "words": "## Hostile words", "judges": "## Judges that misbehave", "kills": "## Kills"}
+PARTS = {
+    "input": "# Reliability",
+    "words": "## Hostile words",
+    "judges": "## Judges that misbehave",
+    "kills": "## Kills",
+    "long": "## Long",
+    "found": "## Found and fixed",
+}
+
+
+# The last part is written by hand: every failure that a campaign found.
+CAMPAIGNS = [name for name in PARTS if name != "found"]
 
 
 def parts_of(page: str) -> dict[str, str]:
@@ -163,11 +175,12 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=10_000, help="hostile words")
     parser.add_argument("--seeds", type=int, default=3, help="batches of each judge's misbehaviour")
     parser.add_argument("--kills", type=int, default=100, help="kills, over all stages")
+    parser.add_argument("--steps", type=int, default=5_000, help="steps of the long run")
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no trial of kills after these")
-    parser.add_argument("--folder", type=Path, help="keep the runs of failed kills there")
-    parser.add_argument("--only", choices=list(PARTS), action="append", help="this campaign alone; repeatable")
+    parser.add_argument("--folder", type=Path, help="keep the runs of failed kills and the long run there")
+    parser.add_argument("--only", choices=CAMPAIGNS, action="append", help="this campaign alone; repeatable")
     options = parser.parse_args()
-    chosen, seed = options.only or list(PARTS), options.seed
+    chosen, seed = options.only or CAMPAIGNS, options.seed
     parts = parts_of(options.out.read_text(encoding="utf-8")) if options.out is not None and options.out.is_file() else {}
     failed = False
     if "input" in chosen:
@@ -195,6 +208,11 @@ def main() -> None:
 
             killed = run_kills(options.kills, seed, options.folder or Path(made), minutes=options.minutes, tell=tell)
         failed |= bool(killed.failures)
+    if "long" in chosen:
+        with tempfile.TemporaryDirectory() as made:
+            lasted = run_long(options.steps, (options.folder or Path(made)).resolve())
+        parts["long"] = long_section(lasted, options.steps)
+        failed |= bool(lasted.failures)
     print(write_page(options.out, parts))
     sys.exit(1 if failed else 0)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jinja2 import Environment
 
-from chaos import campaign, words
+from chaos import campaign, long, words
 from chaos.readers import READERS
 
 
@@ -49,3 +49,20 @@ def test_an_error_of_another_library_is_a_failure(tmp_path: Path) -> None:
 
     campaign.attack("x", campaign.Reader(read, "a.json", b"{}"), 0, tmp_path, 0, result)
     assert len(result.failures) == 1
+
+
+def test_a_page_keeps_the_parts_that_are_not_measured_again(tmp_path: Path) -> None:
+    out, texts = tmp_path / "page.md", {name: f"{heading}\n\nText of {name}." for name, heading in campaign.PARTS.items()}
+    written = campaign.write_page(out, texts)
+    assert campaign.parts_of(written) == texts
+    assert out.read_text() == written
+    assert list(texts)[:-1] == campaign.CAMPAIGNS
+
+
+def test_growth_over_its_bound_is_a_failure_of_the_long_run() -> None:
+    figures = [{"name": "memory", "unit": "%", "ours": [7.0], "at_most": 5.0}, {"name": "steps", "ours": [9.0]}]
+    result = long.result_of(figures)
+    assert result.failures == ["memory: 7.0 %, at most 5"]
+    section = long.long_section(result, 500)
+    assert "| memory | 7.0 %, at most 5 |" in section
+    assert "--steps 500" in section

@@ -108,6 +108,22 @@ def test_a_result_that_stays_lost_ends_the_run(monkeypatch: pytest.MonkeyPatch) 
         read([scored])
 
 
+def test_a_worker_ten_times_as_slow_is_waited_for_and_its_work_is_not_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but a loss sends a call again, however long it takes; the clock is a scripted one."""
+    group, now_s = Group(), [0.0]
+    read, calls = scripted(monkeypatch, {}), [call(group, f"part{number}-") for number in range(4)]
+    get = worker_group.ray.get
+
+    def slow(ref: str) -> str:
+        now_s[0] += 1_000.0 if ref.startswith("part2") else 100.0
+        return str(get(ref))
+
+    monkeypatch.setattr(worker_group.ray, "get", slow)
+    monkeypatch.setattr(worker_group.time, "monotonic", lambda: now_s[0])
+    assert read(calls) == [f"part{number}-0" for number in range(4)]
+    assert (group.dropped, now_s[0]) == (0, 1_300.0)
+
+
 def test_what_a_worker_refuses_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     sampled = call(Group(), "rollouts")
     scored = call(Group(), "rewards", reads=[sampled])
