@@ -31,8 +31,8 @@ unisrm: .venv/.unisrm
 gpu-check: .venv/.offline
 	$(BIN)/python tools/gpu_check.py --out gpu.jsonl $(TINY)
 
-# An hour and more: damaged files, hostile words, judges that misbehave and a hundred kills, to docs/reliability.md; then the
-# tests of hostile replies, settings and signals.
+# Three hours and more: damaged files, hostile words, judges that misbehave, a hundred kills and 5,000 steps with workers killed,
+# to docs/reliability.md; then the tests of hostile replies, settings and signals.
 chaos: .venv/.dev
 	$(BIN)/python tests/chaos/campaign.py --out docs/reliability.md
 	$(BIN)/python -m pytest tests/chaos

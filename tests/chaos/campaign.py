@@ -110,7 +110,7 @@ def page(result: Result, seed: int) -> str:
     total = sum(result.counts.values())
     command = f"python tests/chaos/campaign.py --only input --count {total} --seed {seed} --out docs/reliability.md"
     rows = [f"| {name} | {result.counts[name]} | {result.refused[name]} |" for name in READERS]
-    failures = [f"- {failure}" for failure in result.failures] or ["None."]
+    failures = [f"- {failure:.118}" for failure in result.failures] or ["None."]
     return "\n".join(
         [
             "# Reliability",

@@ -502,7 +502,7 @@ def judges_section(result: JudgesResult, seeds: int) -> str:
     """Return the part of the page on judges."""
     kinds = {name: len(caller.none_from) + len(caller.harmless) for name, caller in CALLERS.items()}
     rows = [f"| {name} | {kinds.get(name, '-')} | {number:,} |" for name, number in result.counts.items()]
-    failures = [f"- {failure}" for failure in result.failures[:50]] or ["No failure."]
+    failures = [f"- {failure:.118}" for failure in result.failures[:50]] or ["No failure."]
     return "\n".join([
         "## Judges that misbehave", "",
         "A server of this machine fails, lies, hangs or sends what cannot be read, for some requests of a batch; the client is",

@@ -332,7 +332,7 @@ def kills_section(result: KillsResult, n_kills: int, seed: int) -> str:
     """Return the part of the page on kills."""
     stages = [f"| {name} | {result.stages[name]} | {result.disks[name]} |" for name in VERBS]
     victims = [f"| {name} | {number} |" for name, number in result.victims.most_common()]
-    failures = [f"- {failure}" for failure in result.failures[:50]] or ["No failure."]
+    failures = [f"- {failure:.118}" for failure in result.failures[:50]] or ["No failure."]
     n_ran = sum(result.stages.values())
     short = f" The others were not run: {result.ended}." if result.ended else ""
     return "\n".join([

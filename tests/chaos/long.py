@@ -49,7 +49,7 @@ def shown(figure: dict[str, Any]) -> str:
 def long_section(result: LongResult, steps: int) -> str:
     """Return the part of the page on the long run."""
     rows = [f"| {one['name']} | {shown(one)} |" for one in result.figures]
-    failures = [f"- {failure}" for failure in result.failures] or ["No failure."]
+    failures = [f"- {failure:.118}" for failure in result.failures] or ["No failure."]
     return "\n".join([
         "## Long", "",
         "A tiny policy with two rollout workers, two learner ranks, a speak worker and a judge, twice over: undisturbed, and",

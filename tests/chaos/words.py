@@ -219,7 +219,7 @@ def section(result: WordsResult, seed: int) -> str:
     """Return the part of the page on hostile words."""
     count = max(result.counts.values(), default=0)
     rows = [f"| {name} | {number:,} |" for name, number in result.counts.items()]
-    failures = [f"- {failure}" for failure in result.failures[:50]] or ["No failure."]
+    failures = [f"- {failure:.118}" for failure in result.failures[:50]] or ["No failure."]
     return "\n".join([
         "## Hostile words", "",
         "Words that ask for a verdict, or break out of a prompt, a table or a page. No verdict may stem from them, and nothing",
