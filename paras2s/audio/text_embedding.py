@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import string
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from paras2s.audio.asr import normalise_words
 from paras2s.audio.assets import asset_path
+from paras2s.utils.process_pool import TORCH_THREADS
 
 SENTENCE_DIM = 384
 
@@ -29,8 +29,6 @@ def _sentence_model() -> tuple[Any, Any]:
 
 
 _vectors: dict[str, np.ndarray] = {}
-# Number of threads is a thread's own, but a new thread begins with the one set last: only one at a time may change it.
-_computing = threading.Lock()
 
 
 def embed_sentences(texts: Sequence[str]) -> np.ndarray:
@@ -48,7 +46,7 @@ def embed_sentences(texts: Sequence[str]) -> np.ndarray:
             ids = tokenizer(text)["input_ids"]
             by_length.setdefault(len(ids), {})[text] = ids
     if by_length:
-        with _computing, _one_thread():
+        with TORCH_THREADS, _one_thread():
             for group in by_length.values():
                 _vectors.update(zip(group, _sentence_vectors(model, list(group.values())), strict=True))
     return np.stack([_vectors[text] for text in normalised]) if normalised else np.zeros((0, SENTENCE_DIM), dtype=np.float32)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from paras2s.policy.base import Policy
+from paras2s.utils.process_pool import TORCH_THREADS
 
 Result = TypeVar("Result")
 
@@ -77,8 +78,9 @@ def _pool(count: int) -> ThreadPoolExecutor:
         begun.wait()
         return torch.get_num_threads()
 
-    try:
-        list(pool.map(begin, range(count)))
-    finally:
-        torch.set_num_threads(threads)
+    with TORCH_THREADS:
+        try:
+            list(pool.map(begin, range(count)))
+        finally:
+            torch.set_num_threads(threads)
     return pool

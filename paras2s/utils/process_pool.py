@@ -26,6 +26,9 @@ from paras2s.errors import DataError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+# Torch's number of threads is a thread's own, but a new thread begins with the number set last: whoever changes it for a while
+# holds this.
+TORCH_THREADS = threading.Lock()
 # Libraries read these as they are loaded, which in a worker is after `_begin`.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # Chunks of a stream that may be pending, by worker: a slow one neither stops the others nor lets results pile up.

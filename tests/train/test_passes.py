@@ -15,10 +15,12 @@ from tiny.dual_stream import small_config, small_model, small_policy, small_prom
 from tiny.settings import align_config
 from torch import Tensor, nn
 
+from paras2s.audio import text_embedding
 from paras2s.train import passes
 from paras2s.train.learner import Learner
 from paras2s.train.passes import add_gradients, passes_at_once, side_by_side
 from paras2s.types import Reward
+from paras2s.utils.process_pool import TORCH_THREADS
 
 
 class Order:
@@ -118,6 +120,23 @@ def test_each_pass_has_one_thread_also_one_that_computes_late() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
+
+
+def test_the_number_of_threads_is_changed_by_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `distill` trains while another thread embeds sentences, whose number would be a new pass's."""
+    held: list[bool] = []
+    change = torch.set_num_threads
+
+    def watched(number: int) -> None:
+        held.append(TORCH_THREADS.locked())
+        change(number)
+
+    monkeypatch.setattr(torch, "set_num_threads", watched)
+    passes._pool.__wrapped__(2).shutdown()
+    with monkeypatch.context() as patch:
+        patch.setattr(text_embedding, "_vectors", {})
+        text_embedding.embed_sentences(["hello"])
+    assert held == [True] * 5
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
