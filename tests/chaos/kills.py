@@ -58,7 +58,7 @@ OWN_KEYS = ("seconds", "took", "latency", "wall_s", "per_s", "created", "path")
 LONGEST_S, GONE_WITHIN_S = 1800.0, 20.0
 # Names by which a process of a run is known among the command's descendants.
 VICTIMS = {"gcs_server": "Ray's GCS", "raylet": "raylet", "ray::": "a worker of Ray", "multiprocessing": "a worker of the pool"}
-DRIVER = "the command"
+DRIVER, NOTHING = "the command", "nothing: the command had ended"
 MARK = "PARAS2S_CHAOS"
 # What a disk in memory gives out at once.
 PAGE = 4096
@@ -178,7 +178,7 @@ def kill_in(trial: Trial, stage: str, after_s: float, draw: np.random.Generator)
     process = trial.start(stage)
     try:
         process.wait(after_s)
-        return "nothing: it had ended"
+        return NOTHING
     except subprocess.TimeoutExpired:
         kind, pid = victim_of(trial, process.pid, draw)
     try:
@@ -253,7 +253,7 @@ def kills_of(trial: Trial, base: Undisturbed, stage: str, draw: np.random.Genera
     """Kill one to three times in a stage."""
     for _ in range(int(draw.integers(1, 4))):
         victim = kill_in(trial, stage, float(draw.uniform(0.3, 1.0)) * base.took_s[stage], draw)
-        result.stages[stage] += 1
+        result.stages[stage] += victim != NOTHING
         result.victims[victim] += 1
 
 
