@@ -14,6 +14,7 @@ from chaos.kills import REPOSITORY, commit
 SOAK = REPOSITORY / "benchmarks/soak.py"
 # On two cores a step takes half a second: about a minute.
 KILL_EVERY = 100
+LONGEST_S = 24 * 3600.0
 
 
 @dataclass
@@ -28,7 +29,9 @@ def run_long(steps: int, folder: Path) -> LongResult:
     """Run the soak; one that ends early can be continued by the same command with the same folder."""
     out = folder / "figures.json"
     command = [sys.executable, str(SOAK), "--steps", str(steps), "--resumes", "0", "--kill-every", str(KILL_EVERY)]
-    ended = subprocess.run([*command, "--folder", str(folder / "soak"), "--json", str(out)], check=False, stdout=sys.stderr)
+    ended = subprocess.run(
+        [*command, "--folder", str(folder / "soak"), "--json", str(out)], timeout=LONGEST_S, stdout=sys.stderr
+    )
     if not out.is_file():
         return LongResult(failures=[f"the soak ended with {ended.returncode} and without figures"])
     return result_of(json.loads(out.read_text(encoding="utf-8"))["figures"])
