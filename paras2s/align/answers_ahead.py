@@ -61,9 +61,11 @@ def passed_over(job: GRPOJob, step: int) -> set[int]:
         return set()
     # The newest steps may not be scored yet: so a resumed run asks what the uninterrupted run did.
     known = step - job.config.max_staleness
+    # Only the newest steps are read: after 10,000 steps the index of all takes seconds to parse.
+    newest = band.memory + job.config.max_staleness
     means = {
         group.query_id: group.mean
-        for kept, groups in read_index(job.run.folder / FOLDER).items()
+        for kept, groups in read_index(job.run.folder / FOLDER, newest).items()
         if known - band.memory <= kept < known
         for group in groups
         if group.mean is not None

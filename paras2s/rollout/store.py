@@ -302,13 +302,13 @@ def read_codes(path: Path) -> tuple[list[np.ndarray], str]:
     return codes, table.schema.metadata[b"code_format"].decode()
 
 
-def read_index(folder: Path) -> dict[int, list[IndexedGroup]]:
-    """Return the groups of every step that is kept, by step; {} where nothing is. Raises DataError: the index is broken."""
+def read_index(folder: Path, newest: int | None = None) -> dict[int, list[IndexedGroup]]:
+    """Return the groups of the kept steps, or of the `newest`, by step; {} without any. Raises DataError: a broken index."""
     path = folder / INDEX
     if not path.is_file():
         return {}
     with reading(INDEX, "holds another kind of rows"):
-        rows = [_IndexRow.model_validate(row) for row in read_jsonl(path)]
+        rows = [_IndexRow.model_validate(row) for row in read_jsonl(path, newest)]
     return dict(sorted((row.step, [IndexedGroup(*group) for group in row.groups]) for row in rows))
 
 

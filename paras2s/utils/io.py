@@ -11,6 +11,7 @@ import json
 import math
 import os
 import tempfile
+from collections import deque
 from collections.abc import Iterable, Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -219,12 +220,16 @@ def append_jsonl(path: Path, row: dict[str, Any]) -> None:
         raise cannot_write(path, error) from error
 
 
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log of ours; a last line cut off by a kill is skipped. Raises DataError: missing, or not JSON."""
+def read_jsonl(path: Path, newest: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a log of ours, or of its `newest` lines; a last line cut off by a kill is skipped.
+
+    Raises DataError: missing, or another line is not JSON.
+    """
     if not path.is_file():
         raise DataError(f"{path}: no such file{nearest_file(path)}; run the stage that writes it")
     with reading(path), path.open(encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
+        lines: Iterable[tuple[int, str]] = enumerate(file, 1)
+        for number, line in lines if newest is None else deque(lines, newest):
             if not line.strip():
                 continue
             try:

@@ -82,6 +82,15 @@ def test_an_unscored_answer_has_its_reason_and_neither_reward_nor_advantage(tmp_
     assert read_index(tmp_path / "rollouts") == {0: [IndexedGroup("q0", 2.0, 0.0, 1)]}
 
 
+def test_the_newest_steps_of_the_index_are_those_of_all(tmp_path: Path) -> None:
+    keeper = RolloutKeeper(tmp_path, 1, print)
+    for step in range(4):
+        keeper.keep(step, [rollout()], REWARDS, [[None, None]])
+    every = read_index(tmp_path / "rollouts")
+    assert read_index(tmp_path / "rollouts", newest=2) == {step: every[step] for step in (2, 3)}
+    assert read_index(tmp_path / "rollouts", newest=9) == every
+
+
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
