@@ -20,6 +20,9 @@ from paras2s.utils.tables import span
 CHANCE = 0.5
 # With fewer contrasts even a judge that is always right has 0.5 in its interval (Wilson's, 95 %).
 FEWEST_CONTRASTS = 4
+# Halfway from chance to always right. A judge that is right nine times in ten errs in one of 4 contrasts in every third run, and
+# its interval then reaches chance: refused for that in any of six styles, nine runs of ten would stop.
+NEARER_RIGHT = 0.75
 # Beside the shares of pairs a judge that gives nearly always the same score tells little.
 MOST_EQUAL = 0.9
 ALL = "all"
@@ -98,17 +101,29 @@ class Audit:
 
     @property
     def at_chance(self) -> list[str]:
-        """The styles, of those with enough contrasts, whose interval includes chance or is below it."""
+        """The styles with enough contrasts whose interval reaches chance and whose share is nearer to chance than to 1."""
         return [
             style
             for style, count in self.contrasts.items()
-            if count >= FEWEST_CONTRASTS and ((low := self.wrong_kind[style].low) is None or low <= CHANCE)
+            if count >= FEWEST_CONTRASTS and self._reaches_chance(style) and not self._is_nearer_right(style)
         ]
 
     @property
     def unknown(self) -> list[str]:
-        """The styles with too few contrasts to tell anything."""
-        return [style for style, count in self.contrasts.items() if count < FEWEST_CONTRASTS]
+        """The styles with too few contrasts to tell: below the fewest, or a good share whose interval reaches chance."""
+        return [
+            style
+            for style, count in self.contrasts.items()
+            if count < FEWEST_CONTRASTS or (self._reaches_chance(style) and self._is_nearer_right(style))
+        ]
+
+    def _reaches_chance(self, style: str) -> bool:
+        low = self.wrong_kind[style].low
+        return low is None or low <= CHANCE
+
+    def _is_nearer_right(self, style: str) -> bool:
+        value = self.wrong_kind[style].value
+        return value is not None and value >= NEARER_RIGHT
 
     @property
     def refused(self) -> bool:
@@ -122,7 +137,7 @@ class Audit:
             return f"{self.judge} scored none of {self.n_answers} answers: {next(iter(self.unscored), 'no reason is known')}."
         if self.commonest is not None and (self.commonest[1].value or 0.0) >= MOST_EQUAL:
             return f"{self.judge} says {self.commonest[0]} to {self.commonest[1].value:.0%} of all answers: it tells nothing."
-        few = f"too few contrasts to tell in: {', '.join(self.unknown)} (at least {FEWEST_CONTRASTS} are needed)"
+        few = f"too few contrasts to tell in: {', '.join(f'{style} ({self.contrasts[style]})' for style in self.unknown)}"
         if self.at_chance:
             named = ", ".join(f"{style} ({share_text(self.wrong_kind[style])})" for style in self.at_chance)
             return f"{self.judge} is not told from chance in: {named}. Nothing should be trained on it there."

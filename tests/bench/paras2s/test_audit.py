@@ -129,6 +129,25 @@ def test_a_style_of_few_contrasts_is_unknown_and_of_enough_it_is_above_chance(co
     assert ("too few contrasts to tell in: happy" in found.sentence) == bool(unknown)
 
 
+@pytest.mark.parametrize(
+    ("points", "at_chance", "unknown"),
+    [
+        # One contrast wrong: of 4 or 5 it tells nothing, of 12 the judge is above chance; half of them wrong is chance.
+        ([1, 1, 1, 0], [], ["sad"]),
+        ([1, 1, 1, 1, 0], [], ["sad"]),
+        ([1] * 11 + [0], [], []),
+        ([1, 1, 0, 0], ["sad"], []),
+        ([0, 0, 0, 0], ["sad"], []),
+        ([1] * 7 + [0] * 5, ["sad"], []),
+    ],
+)
+def test_a_good_share_of_few_contrasts_is_unknown_and_a_poor_one_is_refused(points, at_chance, unknown):
+    compared = [Compared("sad", (f"c{number}",), float(value)) for number, value in enumerate(points)]
+    n = len(points)
+    found = Audit("j", "answers", shares_of(compared), contrasts_of(compared), n_scored=n, n_answers=n)
+    assert (found.at_chance, found.unknown, found.refused) == (at_chance, unknown, bool(at_chance))
+
+
 def test_pairs_of_few_answers_are_as_uncertain_as_the_answers_are():
     # Twenty questions, but two wrong answers: one is always below the gold ones, one always above.
     pairs = [
