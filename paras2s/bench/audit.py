@@ -20,8 +20,8 @@ from paras2s.utils.tables import span
 CHANCE = 0.5
 # With fewer contrasts even a judge that is always right has 0.5 in its interval (Wilson's, 95 %).
 FEWEST_CONTRASTS = 4
-# Halfway from chance to always right. A judge that is right nine times in ten errs in one of 4 contrasts in every third run, and
-# its interval then reaches chance: refused for that in any of six styles, nine runs of ten would stop.
+# Halfway from chance to always right. A judge that is right nine times in ten errs in one of 4 contrasts in every third run,
+# and its interval then reaches chance: refused for that in any of six styles, nine runs of ten would stop.
 NEARER_RIGHT = 0.75
 # Beside the shares of pairs a judge that gives nearly always the same score tells little.
 MOST_EQUAL = 0.9
