@@ -209,5 +209,7 @@ def _preference(folder: Path, out: Path, item: Item, words: Mapping[str, str], f
     if len(answers) == 1:
         return labelled_row(id, question, spoken, answers[0], first_good, system=item.answers[0].system)
     better, worse = (0, 1) if first_good else (1, 0)
-    systems = {"chosen_system": item.answers[better].system, "rejected_system": item.answers[worse].system}
-    return pair_row(id, question, spoken, answers[better], answers[worse], **systems)
+    return pair_row(
+        id, question, spoken, answers[better], answers[worse],
+        chosen_system=item.answers[better].system, rejected_system=item.answers[worse].system,
+    )  # fmt: skip
