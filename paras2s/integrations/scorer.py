@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -155,7 +155,7 @@ class SourceScorer:
         given = [_with_steps(group) for group in groups if not (refuses and group.question.history)]
         refusal = unscored(ONE_QUESTION.format(self.label))
         try:
-            scores = iter(self.source.score(given) if given else [])
+            scores: Iterator[Sequence[float | Reward | Unscored]] = iter(self.source.score(given) if given else ())
             return [
                 [refusal for _ in group.answers]
                 if refuses and group.question.history

@@ -196,13 +196,17 @@ def keep_vote(folder: Path, answered: Answered, better: int) -> None:
         write_target(tokens_file(folder / clip), answer.rollout.blocks, code_format=answer.rollout.code_format)
         named.append((clip, answer.text))
     chosen, rejected = better, 1 - better
-    more = {
-        "style": answered.question.style,
-        "chosen_system": answered.answers[chosen].side,
-        "rejected_system": answered.answers[rejected].side,
-        "blind": answered.blind,
-    }
-    row = pair_row(id, name, answered.transcript, named[chosen], named[rejected], **more)
+    row = pair_row(
+        id,
+        name,
+        answered.transcript,
+        named[chosen],
+        named[rejected],
+        style=answered.question.style,
+        chosen_system=answered.answers[chosen].side,
+        rejected_system=answered.answers[rejected].side,
+        blind=answered.blind,
+    )
     append_jsonl(folder / FILE, row)
 
 
