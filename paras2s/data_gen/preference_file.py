@@ -210,7 +210,7 @@ def _question(id: str, clip: str, words: str, history: Sequence[PastTurn]) -> di
 
 def pair_row(
     id: str, question: str, words: str, chosen: tuple[str, str], rejected: tuple[str, str],
-    history: Sequence[PastTurn] = (), **more: Any,
+    history: Sequence[PastTurn] = (), /, **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the row of a pair; an answer is its clip, relative to the file, and its words."""
     return _question(id, question, words, history) | {
@@ -225,7 +225,7 @@ def pair_row(
 
 
 def labelled_row(
-    id: str, question: str, words: str, answer: tuple[str, str], good: bool, history: Sequence[PastTurn] = (), **more: Any
+    id: str, question: str, words: str, answer: tuple[str, str], good: bool, history: Sequence[PastTurn] = (), /, **more: Any
 ) -> dict[str, Any]:
     """Return the row of an answer with a label."""
     return _question(id, question, words, history) | {
