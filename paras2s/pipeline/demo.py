@@ -90,10 +90,10 @@ def refresh_facts(run: Run) -> list[tuple[str, str]]:
 
 def report(run: Run, dataset: Dataset, benched: BenchedRun) -> dict[str, Any]:
     """Return what the run's report says beside figures and answers: facts, notes, and the systems to show and to play."""
-    from paras2s.pipeline.demonstrations import first_contrasts
+    from paras2s.pipeline.demonstrations import shown_queries
 
     agreed = read_json(run.reward_dir / "agreement.json")
-    shown = first_contrasts(dataset.of_role("demonstration"), run.config.warmup.demonstration_contrasts)
+    shown = shown_queries(dataset, run.config.warmup)
     shown_ids = {query.id for query in shown}
     demonstrations = sum(demonstration.query_id in shown_ids for demonstration in dataset.demonstrations)
     timings = run.timings()

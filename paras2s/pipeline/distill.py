@@ -13,7 +13,7 @@ from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions
 from paras2s.errors import JudgeError
 from paras2s.pipeline.audit import MODEL, MORE_LABELS, audit_teacher, keep_audit, reward_model_record
-from paras2s.pipeline.demonstrations import first_contrasts
+from paras2s.pipeline.demonstrations import first_contrasts, shown_queries
 from paras2s.pipeline.distill_omni import distill_omni
 from paras2s.pipeline.learned_answers import (
     DEGENERATE,
@@ -94,7 +94,7 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
         scripted = teacher.free and run.config.data.curated is None
         styles = sorted({query.style or "" for query in queries})
         spoken = judge_spoken(run, teacher, styles) if scripted else []
-        demonstrated = first_contrasts(dataset.of_role("demonstration"), run.config.warmup.demonstration_contrasts)
+        demonstrated = shown_queries(dataset, run.config.warmup)
 
         def judge_held_out() -> tuple[JudgedAnswers, JudgedDegenerate, JudgedDisorder]:
             held = judge_sampled(run, dataset, teacher, held_out, held_sampled, with_bar=False)

@@ -109,7 +109,9 @@ class PolicyConfig(Section):
 class WarmupConfig(Section):
     """Supervised warm-up on both streams."""
 
-    demonstration_contrasts: int = Field(8, ge=1, description="demonstrated contrasts per category to learn from")
+    demonstration_contrasts: int = Field(
+        8, ge=1, description="demonstrated contrasts to learn from, for every two styles of a category: emotion has six"
+    )
     preference_contrasts: int = Field(
         0,
         ge=0,
