@@ -19,37 +19,33 @@ from paras2s.train.sft import Example
 from paras2s.types import Category, Demonstration, Query
 
 
-def first_contrasts(queries: Sequence[Query], count: int) -> list[Query]:
-    """Return queries of the first `count` contrasts of each category; the manifest's order spreads the styles over them."""
-    seen: dict[Category | None, list[str]] = defaultdict(list)
+def first_contrasts(queries: Sequence[Query], count: int, for_two_styles: bool = False) -> list[Query]:
+    """Return queries of the first `count` contrasts of each category, or for every two styles of it.
+
+    The manifest's order spreads the styles over the contrasts.
+    """
+    contrasts: dict[Category | None, dict[str, None]] = defaultdict(dict)
+    styles: dict[Category | None, set[str | None]] = defaultdict(set)
     for query in queries:
-        if query.contrast_id not in seen[query.category]:
-            seen[query.category].append(query.contrast_id)
-    return [query for query in queries if query.contrast_id in seen[query.category][:count]]
+        contrasts[query.category][query.contrast_id] = None
+        styles[query.category].add(query.style)
+    pairs = {category: max(1, len(names) // 2) if for_two_styles else 1 for category, names in styles.items()}
+    shown = {name for category, names in contrasts.items() for name in [*names][: count * pairs[category]]}
+    return [query for query in queries if query.contrast_id in shown]
+
+
+def shown_queries(dataset: Dataset, config: WarmupConfig) -> list[Query]:
+    """Return the queries of the demonstration role that are demonstrated: as many contrasts for every two styles.
+
+    With as many for every category, each of emotion's six styles had a third of the demonstrations of sarcasm's two, and
+    the warm-up never gave some of them a fitting answer: then GRPO has nothing to reinforce.
+    """
+    return first_contrasts(dataset.of_role("demonstration"), config.demonstration_contrasts, for_two_styles=True)
 
 
 def demonstrated_queries(dataset: Dataset, config: WarmupConfig) -> list[Query]:
     """Return the queries whose demonstrations a warm-up learns from."""
     return shown_queries(dataset, config) + first_contrasts(dataset.of_role("preference"), config.preference_contrasts)
-
-
-def shown_queries(dataset: Dataset, config: WarmupConfig) -> list[Query]:
-    """Return the demonstrated queries of the demonstration role: for every two styles of a category as many contrasts.
-
-    With equally many a category each of emotion's six styles had a third of the demonstrations of sarcasm's two, and the
-    warm-up never answered some of them fittingly: GRPO has nothing to reinforce there.
-    """
-    queries = dataset.of_role("demonstration")
-    styles: dict[Category | None, set[str | None]] = defaultdict(set)
-    for query in queries:
-        styles[query.category].add(query.style)
-    return [
-        query
-        for category, names in styles.items()
-        for query in first_contrasts(
-            [query for query in queries if query.category == category], config.demonstration_contrasts * max(1, len(names) // 2)
-        )
-    ]
 
 
 def learned_demonstrations(dataset: Dataset, config: WarmupConfig) -> list[Demonstration]:

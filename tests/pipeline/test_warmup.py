@@ -49,6 +49,32 @@ def test_by_hand(count: int, rows: list[int]) -> None:
     assert first_contrasts(QUERIES, count) == [QUERIES[row] for row in rows]
 
 
+@pytest.mark.parametrize(
+    ("styles", "count", "contrasts"),
+    [
+        # Two styles: as many contrasts. Six: three times as many, so that each style has as many answers as there.
+        ({"sarcasm": ["sincere sarcastic"] * 4}, 2, {"sarcasm": 2}),
+        ({"emotion": ["happy sad", "surprised fear", "happy angry", "happy disgust"] * 3, "age": ["adult child"] * 9}, 2,
+         {"emotion": 6, "age": 2}),
+        # A clip that the filters took away leaves one style; all contrasts there are.
+        ({"gender": ["female"] * 3}, 2, {"gender": 2}),
+        ({"emotion": ["happy sad", "surprised fear", "happy angry"]}, 2, {"emotion": 3}),
+    ],
+)  # fmt: skip
+def test_as_many_contrasts_for_every_two_styles(styles: dict[str, list[str]], count: int, contrasts: dict[str, int]) -> None:
+    queries = [
+        query(f"{category}{number}", category, style)
+        for category, rows in styles.items()
+        for number, row in enumerate(rows)
+        for style in row.split()
+    ]
+    chosen = first_contrasts(queries, count, for_two_styles=True)
+    assert {name: len({q.contrast_id for q in chosen if q.category == name}) for name in styles} == contrasts
+    assert chosen == [
+        q for q in queries if int(q.contrast_id.lstrip("abcdefghijklmnopqrstuvwxyz")) < contrasts[q.category or ""]
+    ]
+
+
 def demonstrations(policy: Any, *_: Any) -> list[Example]:
     rng = torch.Generator().manual_seed(0)
     codes = [torch.randint(0, 4, (5, 2), generator=rng).numpy() for _ in range(3)]
