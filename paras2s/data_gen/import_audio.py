@@ -118,6 +118,11 @@ def import_dataset(
         raise StorageError(f"{out}: exists already; give another folder, or delete it")
     total = source.rows if limit is None else min(limit, source.rows)
     fallback = role or role_of(split, "test")
+    if "answer_audio" in columns and fallback != "demonstration" and (role is not None or "role" not in columns):
+        raise ConfigError(
+            f"--columns: answers are kept of demonstrations alone, and all rows would be of role {fallback}; give --role "
+            "demonstration, a column of roles, or leave the answers out"
+        )
     candidates: list[Candidate] = []
     lengths: dict[str, float] = {}
     demonstrations: list[Demonstration] = []

@@ -31,6 +31,7 @@ from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
 from paras2s.data_gen.dataset import Dataset, inside, load_dataset
 from paras2s.data_gen.policy_inputs import code_clips, encode_questions
 from paras2s.errors import JudgeError
+from paras2s.pipeline.demonstrations import first_contrasts
 from paras2s.pipeline.learned_answers import KEPT_OUT, LEARNED_FILE, AnswerRow, read_answers
 from paras2s.pipeline.people import PeopleTeacher
 from paras2s.reward.judges.base import Exchange, Judge, Pair
@@ -337,7 +338,7 @@ def audit_reward_model(run: Run, dataset: Dataset, model: RewardModel) -> Audit 
         return None
     by_id = {query.id: query for query in dataset.queries}
     rows = [row for row in read_answers(path).of(KEPT_OUT) if row.query_id in by_id and len(row.codes)]
-    kept = set(_first_contrasts([by_id[str(row.query_id)] for row in rows]))
+    kept = {query.id for query in first_contrasts([by_id[str(row.query_id)] for row in rows], MOST_COMPARED)}
     rows = [row for row in rows if row.query_id in kept and isinstance(row.scores, dict)]
     queries = [by_id[name] for name in dict.fromkeys(str(row.query_id) for row in rows)]
     if not rows:
@@ -362,15 +363,6 @@ def audit_reward_model(run: Run, dataset: Dataset, model: RewardModel) -> Audit 
         cost_usd=Interval(0.0),
         total_usd=0.0,
     )
-
-
-def _first_contrasts(queries: Sequence[Query]) -> list[str]:
-    """Return the ids of the queries of the first contrasts of each category."""
-    of: dict[str | None, dict[str, None]] = {}
-    for query in queries:
-        of.setdefault(query.category, {})[query.contrast_id] = None
-    kept = {contrast for contrasts in of.values() for contrast in [*contrasts][:MOST_COMPARED]}
-    return [query.id for query in queries if query.contrast_id in kept]
 
 
 def _scores(row: AnswerRow) -> dict[str, float]:

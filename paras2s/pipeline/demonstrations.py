@@ -11,7 +11,7 @@ from paras2s.configs.schema.run import WarmupConfig
 from paras2s.configs.schema.styles import words_of
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import prepare_prompts
-from paras2s.errors import DataError
+from paras2s.errors import ConfigError, DataError
 from paras2s.policy.base import Policy
 from paras2s.policy.registry import NEW_POLICY, load_policy, policy_class
 from paras2s.run import Run
@@ -19,28 +19,26 @@ from paras2s.train.sft import Example
 from paras2s.types import Category, Demonstration, Query
 
 
-def first_contrasts(queries: Sequence[Query], count: int, for_two_styles: bool = False) -> list[Query]:
-    """Return queries of the first `count` contrasts of each category, or for every two styles of it.
+def first_contrasts(queries: Sequence[Query], count: int | Mapping[str, int]) -> list[Query]:
+    """Return queries of the first `count` contrasts of each category, or of a number for each.
 
-    The manifest's order spreads the styles over the contrasts.
+    The manifest's order spreads the styles over the contrasts. Raises ConfigError: a category without a number.
     """
     contrasts: dict[Category | None, dict[str, None]] = defaultdict(dict)
-    styles: dict[Category | None, set[str | None]] = defaultdict(set)
     for query in queries:
         contrasts[query.category][query.contrast_id] = None
-        styles[query.category].add(query.style)
-    pairs = {category: max(1, len(names) // 2) if for_two_styles else 1 for category, names in styles.items()}
-    shown = {name for category, names in contrasts.items() for name in [*names][: count * pairs[category]]}
+    if isinstance(count, Mapping) and (missing := sorted(str(name) for name in contrasts if name not in count)):
+        raise ConfigError(
+            f"warmup.demonstration_contrasts: has no number for {', '.join(missing)}; the data have contrasts of it"
+        )
+    counts = {name: count[str(name)] if isinstance(count, Mapping) else count for name in contrasts}
+    shown = {contrast for name, own in contrasts.items() for contrast in [*own][: counts[name]]}
     return [query for query in queries if query.contrast_id in shown]
 
 
 def shown_queries(dataset: Dataset, config: WarmupConfig) -> list[Query]:
-    """Return the queries of the demonstration role that are demonstrated: as many contrasts for every two styles.
-
-    With as many for every category, each of emotion's six styles had a third of the demonstrations of sarcasm's two, and
-    the warm-up never gave some of them a fitting answer: then GRPO has nothing to reinforce.
-    """
-    return first_contrasts(dataset.of_role("demonstration"), config.demonstration_contrasts, for_two_styles=True)
+    """Return the queries of the demonstration role that the warm-up learns from."""
+    return first_contrasts(dataset.of_role("demonstration"), config.demonstration_contrasts)
 
 
 def demonstrated_queries(dataset: Dataset, config: WarmupConfig) -> list[Query]:

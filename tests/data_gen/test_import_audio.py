@@ -133,6 +133,7 @@ def test_a_split_and_a_limit(tmp_path: Path) -> None:
         ("audio=speach", (), ConfigError, "no column 'speach'; did you mean speech"),
         ("audio=speech,stile=feeling", (), ConfigError, "no part 'stile'; did you mean style"),
         ("audio=speech,answer_text=words", (), ConfigError, "both answer_audio and answer_text"),
+        ("audio=speech,answer_audio=speech,answer_text=words", (), ConfigError, "answers are kept of demonstrations alone"),
         ("audio", (), ConfigError, "expected key=value"),
         ("audio=speech", ("--role", "exam"), ConfigError, "role 'exam': is none of demonstration"),
         ("audio=speech,role=feeling", (), ConfigError, "role 'sad': is none of"),

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from tiny.dual_stream import small_config, small_model, small_policy, small_prompt
 
-from paras2s.configs.schema.run import RunConfig
+from paras2s.configs.schema.run import RunConfig, WarmupConfig
 from paras2s.data_gen.dataset import Dataset
 from paras2s.errors import ConfigError, PolicyError
 from paras2s.pipeline import warmup
@@ -49,30 +49,16 @@ def test_by_hand(count: int, rows: list[int]) -> None:
     assert first_contrasts(QUERIES, count) == [QUERIES[row] for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("styles", "count", "contrasts"),
-    [
-        # Two styles: as many contrasts. Six: three times as many, so that each style has as many answers as there.
-        ({"sarcasm": ["sincere sarcastic"] * 4}, 2, {"sarcasm": 2}),
-        ({"emotion": ["happy sad", "surprised fear", "happy angry", "happy disgust"] * 3, "age": ["adult child"] * 9}, 2,
-         {"emotion": 6, "age": 2}),
-        # A clip that the filters took away leaves one style; all contrasts there are.
-        ({"gender": ["female"] * 3}, 2, {"gender": 2}),
-        ({"emotion": ["happy sad", "surprised fear", "happy angry"]}, 2, {"emotion": 3}),
-    ],
-)  # fmt: skip
-def test_as_many_contrasts_for_every_two_styles(styles: dict[str, list[str]], count: int, contrasts: dict[str, int]) -> None:
-    queries = [
-        query(f"{category}{number}", category, style)
-        for category, rows in styles.items()
-        for number, row in enumerate(rows)
-        for style in row.split()
-    ]
-    chosen = first_contrasts(queries, count, for_two_styles=True)
-    assert {name: len({q.contrast_id for q in chosen if q.category == name}) for name in styles} == contrasts
-    assert chosen == [
-        q for q in queries if int(q.contrast_id.lstrip("abcdefghijklmnopqrstuvwxyz")) < contrasts[q.category or ""]
-    ]
+def test_a_number_for_each_category() -> None:
+    assert first_contrasts(QUERIES, {"emotion": 2, "age": 1}) == [QUERIES[row] for row in (0, 1, 2, 3, 5, 6)]
+    with pytest.raises(ConfigError, match=r"warmup\.demonstration_contrasts: has no number for age"):
+        first_contrasts(QUERIES, {"emotion": 2})
+
+
+@pytest.mark.parametrize("value", [0, {"emotion": 0}, {"emotion": "many"}])
+def test_numbers_of_contrasts_that_are_none_are_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="demonstration_contrasts"):
+        WarmupConfig.model_validate({"demonstration_contrasts": value})
 
 
 def demonstrations(policy: Any, *_: Any) -> list[Example]:

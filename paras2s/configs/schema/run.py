@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from paras2s.configs.schema.align import AlignConfig, AugmentConfig, LoraConfig, RoleConfig, RolloutRoleConfig
 from paras2s.configs.schema.base import MAX_SEED, Section, parse_config, read_values, with_overrides
@@ -109,8 +109,8 @@ class PolicyConfig(Section):
 class WarmupConfig(Section):
     """Supervised warm-up on both streams."""
 
-    demonstration_contrasts: int = Field(
-        8, ge=1, description="demonstrated contrasts to learn from, for every two styles of a category: emotion has six"
+    demonstration_contrasts: PositiveInt | dict[str, PositiveInt] = Field(
+        8, description="demonstrated contrasts per category to learn from, or a number for each category"
     )
     preference_contrasts: int = Field(
         0,
