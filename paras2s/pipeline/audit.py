@@ -252,7 +252,9 @@ def _ask_source(
         for row, score in zip(rows[system], [pair[side] for pair in both], strict=True)
     ]
     client, name = _client(part), source.key if judge is None else judge.label
-    audit = _of_rows(name, dataset, judged, Interval(seconds), 0.0 if client is None else client.spent_usd)
+    # What a class of the user's own pays for is not known.
+    own_usd = 0.0 if source.kind in (*ALONE, "pairwise") else None
+    audit = _of_rows(name, dataset, judged, Interval(seconds), own_usd if client is None else client.spent_usd)
     if not other:
         return audit
     first, second = ([points_of(*map(_value, row)) for row in order] for order in orders)

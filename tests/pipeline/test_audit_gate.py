@@ -241,6 +241,9 @@ def test_whatever_judges_is_audited_and_what_may_compare_in_both_orders(
         audit.audit_rewards(run, data, lambda given: [SimpleNamespace(style=query.style) for query in given])  # type: ignore[arg-type,misc]
     kept = run_audits(run.folder)
     assert (kept[kind]["refused"] if kept else None) == refused
+    if kept:
+        # What no client of ours counts is unknown, and not nothing.
+        assert kept[kind]["total_usd"] == (None if kind in ("http", "mine:Judge") else 0.0)
     n_groups = 0 if refused is None else (4 if kind in IN_BOTH_ORDERS else 2) * (2 if kind == "http" else 1)
     assert Source.groups == n_groups * ENOUGH
     if refused:
