@@ -12,7 +12,16 @@ from paras2s.bench.paras2s.metrics import cell
 from paras2s.configs.schema.ablation import AblationConfig, load_ablation
 from paras2s.configs.schema.base import preset_path
 from paras2s.errors import DataError
-from paras2s.pipeline.ablate import draw, hack_table, judge_claim, paired_claim, refused_rows, run_ablation, score_table
+from paras2s.pipeline.ablate import (
+    draw,
+    hack_table,
+    judge_claim,
+    label_table,
+    paired_claim,
+    refused_rows,
+    run_ablation,
+    score_table,
+)
 from paras2s.utils.io import read_json, write_text
 from paras2s.utils.tables import Table, number_text
 
@@ -103,6 +112,8 @@ def _section(config: AblationConfig, rows: list[dict[str, Any]], out: Path) -> s
         lines += [*(f"- {line}" for line in refused), ""]
     if hacks := hack_table(rows):
         lines += [hacks.markdown(), ""]
+    if labels := label_table(rows, config.demonstration_price):
+        lines += [labels.markdown(), ""]
     for kind in config.plots:
         if (plot := draw(config, rows, kind)) is not None:
             write_text(out / "paper" / f"{config.name}-{kind}.svg", plot)

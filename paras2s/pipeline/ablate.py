@@ -21,6 +21,7 @@ from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.configs.schema.ablation import AblationConfig, AblationRow, Claim
 from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.run import RunConfig, load_config
+from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.scripted.scripts import assign_roles, load_contrasts
 from paras2s.errors import ConfigError, DataError, JudgeError, PolicyError
 from paras2s.pipeline.shared_stages import share_stages
@@ -61,14 +62,18 @@ def dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks: int = 0) -> dict[str, Any]:
-    """Run a row through its unfinished stages; `with_curve` judges validation answers, `hacks` is the number of questions."""
+def run_row(
+    run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks: int = 0, with_labels: bool = False
+) -> dict[str, Any]:
+    """Run a row through its unfinished stages.
+
+    `with_curve` judges validation answers, `hacks` is the number of questions, `with_labels` counts what the row learned from.
+    """
     from paras2s.bench.paras2s.contrasts import run_bench
     from paras2s.bench.paras2s.curve import judge_curve
     from paras2s.pipeline.align import run_align
     from paras2s.pipeline.data import run_data
     from paras2s.pipeline.distill import run_distill
-    from paras2s.pipeline.refresh import labels_spent
     from paras2s.pipeline.source_hacks import hack_report
     from paras2s.pipeline.warmup import run_warmup
 
@@ -96,10 +101,25 @@ def run_row(run: Run, row: AblationRow, on: str, with_curve: bool = False, hacks
         "curve": [point.to_json() for point in curve],
         "hacks": {kind: asdict(hack) for kind, hack in paid.items()},
         "reward_model_pearson": read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"] if aligned else None,
-        "refresh_labels": labels_spent(run) if aligned else 0,
+        **(row_labels(run, dataset, aligned) if with_labels else {}),
         "refused": audit_warnings(run.folder),
         "minutes": sum(run.timings().get(stage, 0.0) for stage in ("align", "bench")) / 60,
     }
+
+
+def row_labels(run: Run, dataset: Dataset, aligned: bool) -> dict[str, int]:
+    """Return the answers that people gave for a row of the demo's world, and the judge's verdicts that it learned from."""
+    from paras2s.pipeline.demonstrations import demonstrated_queries
+    from paras2s.pipeline.learned_answers import KEPT_OUT, LEARNED, LEARNED_FILE, read_answers
+    from paras2s.pipeline.refresh import verdicts_of_refreshes
+
+    data = run.config.data
+    given = len(demonstrated_queries(dataset, run.config.warmup)) * data.answers_per_query
+    verdicts = given if data.keep_answers == "best" else 0
+    if aligned:
+        learned = read_answers(run.reward_dir / LEARNED_FILE).answers
+        verdicts += sum(row.part in (LEARNED, KEPT_OUT) for row in learned) + verdicts_of_refreshes(run)
+    return {"demonstrations": given, "verdicts": verdicts}
 
 
 def run_ablation(ablation: AblationConfig, console: Console, quiet: bool, anyway: bool = False) -> Path:
@@ -122,7 +142,8 @@ def run_ablation(ablation: AblationConfig, console: Console, quiet: bool, anyway
         # One place for all ablations: figures that start from the same warm-up do not each train it.
         share_stages(run, ablation.run_dir / "shared")
         try:
-            measured.append(run_row(run, row, ablation.queries, "curve" in ablation.plots, ablation.hacks))
+            priced = ablation.demonstration_price is not None
+            measured.append(run_row(run, row, ablation.queries, "curve" in ablation.plots, ablation.hacks, priced))
         except (PolicyError, JudgeError) as error:
             # A row that diverges is a result as well; those after it are still to be run.
             measured.append({"row": row.name, "line": row.line, "x": row.x, "seed": run.config.seed, "failed": str(error)})
@@ -170,7 +191,8 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 def markdown(ablation: AblationConfig, rows: Sequence[dict[str, Any]]) -> str:
     """Return the tables for a page, with the ablation's name and what the paper found."""
-    tables = [table.markdown() for table in (score_table(rows), hack_table(rows)) if table is not None]
+    extra = (hack_table(rows), label_table(rows, ablation.demonstration_price))
+    tables = [table.markdown() for table in (score_table(rows), *extra) if table is not None]
     paper = [f"The paper: {ablation.paper}"] if ablation.paper else []
     head = f"`paras2s ablate` {ablation.name}, {ablation.queries} queries."
     return "\n\n".join([head, *tables, *refused_rows(rows), *paper]) + "\n"
@@ -198,6 +220,22 @@ def hack_table(rows: Sequence[dict[str, Any]]) -> Table | None:
     kinds = sorted(probed[0]["hacks"])
     cells = [(row["row"], row["seed"], *(paid(row["hacks"][kind]) for kind in kinds)) for row in probed]
     return Table(("paid at least what the good answer is", "seed", *kinds), cells)
+
+
+def label_table(rows: Sequence[dict[str, Any]], price: float | None) -> Table | None:
+    """Return what each row's labels cost, a demonstration at `price` verdicts; None without a price."""
+    if price is None:
+        return None
+    columns = ("row", "seed", "demonstrations", "verdicts", f"cost in verdicts, a demonstration at {number_text(price, 1)}")
+    counted = [row for row in rows if "verdicts" in row]
+    return Table(
+        columns,
+        [
+            (row["row"], row["seed"], row["demonstrations"], row["verdicts"],
+             number_text(row["demonstrations"] * price + row["verdicts"], 0))
+            for row in counted
+        ],
+    )  # fmt: skip
 
 
 def value_of(row: dict[str, Any], of: str) -> tuple[float | None, float | None]:

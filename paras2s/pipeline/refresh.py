@@ -364,3 +364,8 @@ def labels_spent(run: Run) -> int:
     """Return the number of RL prompts whose labels the run's refreshes took."""
     newest = next(reversed(run.refreshed_models().values()), None)
     return 0 if newest is None else int(read_json(newest / REPORT)["labels"]["prompts"])
+
+
+def verdicts_of_refreshes(run: Run) -> int:
+    """Return the number of the policy's answers that the teacher scored in the run's refreshes."""
+    return sum(int(read_json(folder / REPORT)["answers"]) for folder in run.refreshed_models().values())

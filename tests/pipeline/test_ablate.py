@@ -23,6 +23,7 @@ from paras2s.pipeline.ablate import (
     draw,
     hack_table,
     judge_claim,
+    label_table,
     markdown,
     paired_claim,
     row_config,
@@ -223,3 +224,16 @@ def test_the_hack_table_has_the_rows_that_were_asked(tmp_path: Path) -> None:
     # A stored file has its keys in another order.
     assert hack_table([{**row, "hacks": dict(sorted(row.get("hacks", {}).items()))} for row in rows]) == table
     assert hack_table(rows[:1]) is None
+
+
+def test_labels_are_priced_in_verdicts() -> None:
+    rows: list[dict[str, Any]] = [
+        {"row": "all", "seed": 0, "demonstrations": 600, "verdicts": 0},
+        {"row": "GRPO", "seed": 0, "demonstrations": 600, "verdicts": 650},
+        {"row": "broken", "seed": 0, "failed": "a reason"},
+    ]
+    assert label_table(rows, None) is None
+    table = label_table(rows, 2.5)
+    assert table is not None
+    assert "a demonstration at 2.5" in table.head[-1]
+    assert [list(row) for row in table.rows] == [["all", 0, 600, 0, "1500"], ["GRPO", 0, 600, 650, "2150"]]

@@ -50,6 +50,9 @@ class AblationConfig(Section):
     plots: tuple[Literal["score", "words_understood", "curve"], ...] = Field(
         ("score",), description="curve: reward model and judges over the steps of each aligned row, a panel a row"
     )
+    demonstration_price: float | None = Field(
+        None, ge=0, description="price of a demonstration, in verdicts of the judge, for a table of what each row's labels cost"
+    )
     hacks: int = Field(0, ge=0, description="questions on which each reward scores hacks; 0: none")
     paper: str = Field("", description="the paper's finding, in a sentence, shown beside our table")
     claims: tuple[Claim, ...] = ()

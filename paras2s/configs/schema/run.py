@@ -53,7 +53,13 @@ class DataConfig(Section):
     test_contrasts: int = Field(12, ge=1, description="contrasts per category, of held-out topics and speakers, for the test")
     demonstration_speakers: int = Field(2, ge=1, le=3, description="speakers of each demonstration query")
     rl_speakers: int = Field(1, ge=1, le=3, description="speakers of each RL prompt")
-    answers_per_query: int = Field(2, ge=1, le=4, description="good answers demonstrated for each (query, style)")
+    answers_per_query: int = Field(2, ge=1, le=4, description="answers demonstrated for each (query, style)")
+    fitting_share: float = Field(
+        1.0, gt=0, le=1, description="share of demonstrated answers that fit; the rest is plain or fits the other style"
+    )
+    keep_answers: Literal["all", "best"] = Field(
+        "all", description="best: demonstrate those that the rubric scores highest of each query (rejection sampling)"
+    )
     answer_takes: int = Field(4, ge=1, description="takes of a good answer; the most intelligible take is kept")
     max_word_error_rate: float = Field(0.25, ge=0, le=1, description="clips above it are rejected")
     min_style_probability: float = Field(

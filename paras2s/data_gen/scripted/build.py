@@ -20,7 +20,8 @@ from paras2s.audio.clip import read_clip
 from paras2s.configs.schema.run import DataConfig
 from paras2s.data_gen.candidates import make_query, prompt_name, reject_broken_contrasts
 from paras2s.data_gen.dataset import Dataset, save_dataset
-from paras2s.data_gen.scripted.scripts import Contrast, assign_roles, load_contrasts, load_families
+from paras2s.data_gen.scripted.demonstrations import PLAIN_TONE, best_demonstrations, demonstrated_texts, labelled
+from paras2s.data_gen.scripted.scripts import Contrast, assign_roles, load_cascade, load_contrasts, load_families
 from paras2s.data_gen.scripted.tones import KIND_OF_STYLE, load_tones
 from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES
 from paras2s.data_gen.tts.render import Rendered, Take, render
@@ -141,13 +142,11 @@ def build_dataset(
     roles = assign_roles(load_contrasts(), config, seed)
     plans = plan_queries(roles, config, seed)
     styles = {style for contrasts in roles.values() for contrast in contrasts for style in contrast.styles}
-    answer_takes = [
-        answer_take(text, family.tone, number)
-        for style, family in load_families().items()
-        if style in styles
-        for text in family.answers
-        for number in range(config.answer_takes)
-    ]
+    tone_of = {text: family.tone for style, family in load_families().items() if style in styles for text in family.answers}
+    if config.fitting_share < 1:
+        plain = [text for category in config.categories for text in load_cascade()[category]]
+        tone_of = dict.fromkeys(plain, PLAIN_TONE) | tone_of
+    answer_takes = [answer_take(text, tone, number) for text, tone in tone_of.items() for number in range(config.answer_takes)]
     spoken = [plan.take for plan in plans] + answer_takes
     rendered = render([*spoken, *beside], cache, lambda done, total: progress("speech", done, total))
     user_tone, agent_tone = load_tones()
@@ -158,20 +157,28 @@ def build_dataset(
         for plan, clip, transcript in zip(plans, queries, transcripts, strict=True)
     ]
     rows = [(candidate, clip.features.utterance) for candidate, clip in zip(filtered, queries, strict=True)]
-    contrasts = [contrast for group in roles.values() for contrast in group]
+    styles_of = {contrast.id: contrast.styles for group in roles.values() for contrast in group}
     candidates = reject_broken_contrasts(filtered)
     accepted = [(c, clip) for c, clip in zip(candidates, queries, strict=True) if c.rejected is None]
     clips = {f"queries/{_query_id(c)}": clip for c, clip in accepted}
-    clips |= _best_takes(answer_takes, answers, agent_tone, cache, progress)
+    spoken_answers = _best_takes(answer_takes, answers, agent_tone, tone_of, cache, progress)
+    demonstrations = [
+        Demonstration(candidate.id, text, tone_of[text], f"{_answer_clip(text)}.wav")
+        for candidate in labelled(candidates)
+        for text in demonstrated_texts(candidate, styles_of[candidate.contrast_id], config, seed)
+    ]
+    if config.keep_answers == "best":
+        said = {f"{name}.wav": answer.clip for name, answer in spoken_answers.items()}
+        demonstrations = best_demonstrations(demonstrations, candidates, said, agent_tone)
     return save_dataset(
         folder,
         queries=[make_query(c, c.role, _query_id(c), clip.clip.duration_s) for c, clip in accepted],
-        demonstrations=_demonstrate(candidates, config),
+        demonstrations=demonstrations,
         candidates=candidates,
-        clips=clips,
+        clips=clips | spoken_answers,
         user_tone=user_tone,
         agent_tone=agent_tone,
-        audibility=style_audibility(rows, {contrast.id: contrast.styles for contrast in contrasts}),
+        audibility=style_audibility(rows, styles_of),
     )
 
 
@@ -199,11 +206,15 @@ def _transcribe_chunk(cache: Path, wavs: Sequence[tuple[str, bytes]]) -> list[st
 
 
 def _best_takes(
-    takes: Sequence[Take], rendered: Sequence[Rendered], tone: ToneClassifier, cache: Path, progress: Progress
+    takes: Sequence[Take],
+    rendered: Sequence[Rendered],
+    tone: ToneClassifier,
+    tone_of: Mapping[str, str],
+    cache: Path,
+    progress: Progress,
 ) -> dict[str, Rendered]:
     """Pick of each answer's takes the one with the fewest word errors, then the clearest tone (ParaS2S, section 4.1)."""
     transcripts = _transcribe(rendered, cache, progress)
-    tone_of = {text: family.tone for family in load_families().values() for text in family.answers}
     best: dict[str, tuple[float, Rendered]] = {}
     for take, clip, transcript in zip(takes, rendered, transcripts, strict=True):
         scores = dict(zip(tone.labels, tone.probabilities(clip.features.utterance[None])[0], strict=True))
@@ -220,20 +231,3 @@ def _answer_clip(text: str) -> str:
 def _query_id(candidate: Candidate) -> str:
     # RL prompts lose their labels, so an id or a file name must not reveal them either.
     return prompt_name(candidate.id, 1) if candidate.role == "rl" else candidate.id
-
-
-def _demonstrate(candidates: Sequence[Candidate], config: DataConfig) -> list[Demonstration]:
-    """Return the first `answers_per_query` answers of the style's family for every accepted query with a label.
-
-    All queries of a style get the same ones: which answer belongs to which query must not be one more thing to memorise. The
-    reward model's labelled queries have theirs as well: a warm-up may be given all labels (`warmup.preference_contrasts`).
-    """
-    families = load_families()
-    demonstrations = []
-    for candidate in candidates:
-        if candidate.role not in ("demonstration", "preference") or candidate.rejected is not None:
-            continue
-        family = families[candidate.style]
-        for text in family.answers[: config.answers_per_query]:
-            demonstrations.append(Demonstration(candidate.id, text, family.tone, f"{_answer_clip(text)}.wav"))
-    return demonstrations

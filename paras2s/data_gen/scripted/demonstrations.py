@@ -1,0 +1,82 @@
+"""Demonstrations of the demo's world: good answers to every labelled question, or such as people give who do not all hear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from paras2s.audio.clip import Clip
+from paras2s.configs.schema.run import DataConfig
+from paras2s.data_gen.scripted.scripts import load_cascade, load_families
+from paras2s.errors import DataError
+from paras2s.reward.judges.base import Exchange, Utterance
+from paras2s.reward.judges.rubric import RubricJudge
+from paras2s.reward.tone_classifier import ToneClassifier
+from paras2s.types import Candidate, Demonstration, Verdict
+from paras2s.utils.seeds import seed_of
+
+# Tone of an answer for nobody in particular.
+PLAIN_TONE = "neutral"
+
+
+def labelled(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the accepted queries with a label.
+
+    The reward model's have demonstrations as well: a warm-up may be given all labels (`warmup.preference_contrasts`).
+    """
+    return [one for one in candidates if one.role in ("demonstration", "preference") and one.rejected is None]
+
+
+def demonstrated_texts(candidate: Candidate, styles: tuple[str, str], config: DataConfig, seed: int) -> list[str]:
+    """Return the answers demonstrated to a query, `data.answers_per_query` of them or fewer where a plain one came twice.
+
+    With `data.fitting_share` of 1 all queries of a style get the same answers, the first of its family: which answer belongs to
+    which query must not be one more thing to memorise. Below 1, an answer fits with that probability; of the others, half are
+    plain and half fit the contrast's other style.
+    """
+    families, count = load_families(), config.answers_per_query
+    fitting = families[candidate.style].answers
+    if config.fitting_share == 1:
+        return list(fitting[:count])
+    (other,) = (style for style in styles if style != candidate.style)
+    plain, misheard = load_cascade()[candidate.category], families[other].answers
+    rng = np.random.default_rng([seed, seed_of("demonstrations", candidate.id)])
+    answers = []
+    for place in range(count):
+        if rng.random() < config.fitting_share:
+            answers.append(fitting[place])
+        elif rng.random() < 0.5:
+            answers.append(plain[place % len(plain)])
+        else:
+            answers.append(misheard[place])
+    return list(dict.fromkeys(answers))
+
+
+def best_demonstrations(
+    demonstrations: Sequence[Demonstration],
+    candidates: Sequence[Candidate],
+    clips: Mapping[str, Clip],
+    tone: ToneClassifier,
+) -> list[Demonstration]:
+    """Keep the answers that the rubric scores highest of each query, ties too (rejection sampling).
+
+    `clips` are the answers' by file name. Raises DataError: an answer that the rubric cannot score.
+    """
+    rubric = RubricJudge(tone=tone)
+    names = sorted({row.clip for row in demonstrations})
+    blueprints = dict(zip(names, rubric.measure([clips[name] for name in names]), strict=True))
+    asked = {candidate.id: candidate for candidate in candidates}
+    exchanges = [
+        Exchange(Utterance(None, query.text, query.style), clips[row.clip], blueprint=blueprints[row.clip])
+        for row in demonstrations
+        for query in [asked[row.query_id]]
+    ]
+    scores: list[float] = []
+    best: dict[str, float] = {}
+    for row, verdict in zip(demonstrations, rubric.score_batch(exchanges), strict=True):
+        if not isinstance(verdict, Verdict):
+            raise DataError(f"demonstration of {row.query_id}, {row.text!r}: the rubric cannot score it ({verdict})")
+        scores.append(verdict.score)
+        best[row.query_id] = max(verdict.score, best.get(row.query_id, 0.0))
+    return [row for row, score in zip(demonstrations, scores, strict=True) if score == best[row.query_id]]

@@ -1,0 +1,84 @@
+"""Demonstrations of the demo's world: all fit, or as people give them, and the best of each query by the rubric.
+
+Not covered: that a policy learns less from the worse ones; `paras2s ablate equal_labels` measures it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from paras2s.configs.schema.run import DataConfig
+from paras2s.data_gen.scripted.build import answer_take
+from paras2s.data_gen.scripted.demonstrations import best_demonstrations, demonstrated_texts, labelled
+from paras2s.data_gen.scripted.scripts import load_cascade, load_families
+from paras2s.data_gen.scripted.tones import load_tones
+from paras2s.data_gen.tts.render import render
+from paras2s.errors import DataError
+from paras2s.types import Candidate, Demonstration, Role
+
+STYLES = ("sincere", "sarcastic")
+FAMILIES = load_families()
+SINCERE, SARCASTIC = (FAMILIES[style].answers for style in STYLES)
+
+
+def candidate(number: int, style: str = "sarcastic", role: Role = "demonstration", rejected: str | None = None) -> Candidate:
+    return Candidate(
+        f"sarcasm{number:03d}-{style}", f"sarcasm{number:03d}", "sarcasm", "culture", role, style, "one",
+        "Thanks for the lovely advice.", None, None, None, None, rejected,
+    )  # fmt: skip
+
+
+def test_queries_with_a_label_are_demonstrated() -> None:
+    rows = [candidate(0), candidate(1, role="preference"), candidate(2, role="rl"), candidate(3, rejected="words")]
+    assert labelled(rows) == rows[:2]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_where_all_fit_every_query_of_a_style_has_the_first_answers(count: int) -> None:
+    config = DataConfig(answers_per_query=count)
+    for seed in (0, 1):
+        assert demonstrated_texts(candidate(seed), STYLES, config, seed) == list(SARCASTIC[:count])
+
+
+def test_of_answers_as_people_give_them_a_quarter_fits_and_the_rest_is_plain_or_of_the_other_style() -> None:
+    config = DataConfig(answers_per_query=4, fitting_share=0.25)
+    plain = load_cascade()["sarcasm"]
+    # The plain answers of sarcasm are sincere ones: they are counted as the other style's.
+    assert set(plain) < set(SINCERE)
+    given = [text for number in range(500) for text in demonstrated_texts(candidate(number), STYLES, config, 0)]
+    counts = Counter("fits" if text in SARCASTIC else "other" for text in given)
+    assert set(given) <= {*SARCASTIC, *SINCERE}
+    # 2,000 draws: 0.25 within four standard errors; those that came twice are left out, which are never fitting ones.
+    assert counts["fits"] == pytest.approx(500, abs=80)
+    assert len(given) < 2000
+
+
+def test_answers_of_a_query_depend_on_the_seed_and_the_query_alone() -> None:
+    config = DataConfig(answers_per_query=4, fitting_share=0.5)
+    first = [demonstrated_texts(candidate(number), STYLES, config, 0) for number in range(20)]
+    assert first == [demonstrated_texts(candidate(number), STYLES, config, 0) for number in range(20)]
+    assert first != [demonstrated_texts(candidate(number), STYLES, config, 1) for number in range(20)]
+
+
+def test_the_rubric_keeps_the_answers_that_fit(tmp_path: Path) -> None:
+    """Real speech: a fitting answer beside others; others alone, of which ties stay."""
+    texts = {SARCASTIC[1]: "gentle", SINCERE[0]: "cheerful", SINCERE[1]: "cheerful"}
+    spoken = render([answer_take(text, tone, 0) for text, tone in texts.items()], tmp_path, lambda *_: None)
+    clips = {text: made.clip for text, made in zip(texts, spoken, strict=True)}
+    asked = [candidate(0), candidate(1), candidate(2, "sincere")]
+    rows = [Demonstration(query.id, text, tone, text) for query in asked for text, tone in texts.items()]
+    rows = [row for row in rows if (row.query_id, row.text) != (asked[1].id, SARCASTIC[1])]
+    _, tone = load_tones()
+    kept = {(row.query_id, row.text) for row in best_demonstrations(rows, asked, clips, tone)}
+    assert kept == {(asked[0].id, SARCASTIC[1])} | {(query.id, text) for query in asked[1:] for text in SINCERE[:2]}
+
+
+def test_an_answer_that_cannot_be_scored_is_named(tmp_path: Path) -> None:
+    query = candidate(0, "bored")
+    (made,) = render([answer_take(SINCERE[0], "cheerful", 0)], tmp_path, lambda *_: None)
+    row = Demonstration(query.id, SINCERE[0], "cheerful", "a.wav")
+    with pytest.raises(DataError, match="sarcasm000-bored.*cannot score it.*'bored'"):
+        best_demonstrations([row], [query], {"a.wav": made.clip}, load_tones()[1])
