@@ -12,6 +12,7 @@ import numpy as np
 
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import CODEC, code_clips
+from paras2s.data_gen.scripted.scripts import fitting_demonstrations
 from paras2s.pipeline.align import RewardQuestions
 from paras2s.reward.reward_model.disorder import disordered
 from paras2s.reward.sources.base import GivenAnswer, Group
@@ -42,7 +43,7 @@ class HackRow:
 
 def hack_report(run: Run, dataset: Dataset, questions: int) -> dict[str, HackRow]:
     """Ask the run's reward about hacks of the answers to at most `questions` demonstrated queries, evenly over them."""
-    by_query = {demonstration.query_id: demonstration for demonstration in dataset.demonstrations}
+    by_query = {row.query_id: row for row in fitting_demonstrations(dataset.demonstrations, dataset.queries)}
     queries = [query for query in dataset.of_role("demonstration") if query.id in by_query]
     queries = queries[:: max(1, len(queries) // questions)][:questions]
     reward = CompositeReward(run.reward_setup())
@@ -52,7 +53,7 @@ def hack_report(run: Run, dataset: Dataset, questions: int) -> dict[str, HackRow
 
 def make_groups(run: Run, dataset: Dataset, queries: Sequence[Query], texts: Sequence[str], sound: bool) -> list[Group]:
     """Make groups of the good answer and its hacks, in the order of `HACKS`; `sound`: decode each."""
-    by_query = {demonstration.query_id: demonstration for demonstration in dataset.demonstrations}
+    by_query = {row.query_id: row for row in fitting_demonstrations(dataset.demonstrations, dataset.queries)}
     good = code_clips([dataset.clip(by_query[query.id].clip) for query in queries])
     questions = RewardQuestions(run, dataset, queries)
     echoes = [dataset.clip_features(query.clip, CODEC).codes for query in queries]

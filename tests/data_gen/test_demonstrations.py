@@ -13,11 +13,11 @@ import pytest
 from paras2s.configs.schema.run import DataConfig
 from paras2s.data_gen.scripted.build import answer_take
 from paras2s.data_gen.scripted.demonstrations import best_demonstrations, demonstrated_texts, labelled
-from paras2s.data_gen.scripted.scripts import load_cascade, load_families
+from paras2s.data_gen.scripted.scripts import fitting_demonstrations, load_cascade, load_families
 from paras2s.data_gen.scripted.tones import load_tones
 from paras2s.data_gen.tts.render import render
 from paras2s.errors import DataError
-from paras2s.types import Candidate, Demonstration, Role
+from paras2s.types import Candidate, Demonstration, Query, Role
 
 STYLES = ("sincere", "sarcastic")
 FAMILIES = load_families()
@@ -63,6 +63,14 @@ def test_answers_of_a_query_depend_on_the_seed_and_the_query_alone() -> None:
     assert first != [demonstrated_texts(candidate(number), STYLES, config, 1) for number in range(20)]
 
 
+def test_an_audit_takes_no_answer_for_good_that_is_known_not_to_fit() -> None:
+    """A shipped sentence is good for its own style alone, a plain one for none; of other sentences nothing is known."""
+    query = Query("q", "c", "sarcasm", "culture", "demonstration", "one", "q.wav", 1.0, "nice", "Nice.", "sarcastic")
+    texts = [SARCASTIC[0], SINCERE[0], load_cascade()["emotion"][0], "What somebody else said."]
+    rows = [Demonstration("q", text, "neutral", "a.wav") for text in texts]
+    assert [row.text for row in fitting_demonstrations(rows, [query])] == [texts[0], texts[3]]
+
+
 def test_the_rubric_keeps_the_answers_that_fit(tmp_path: Path) -> None:
     """Real speech: a fitting answer beside others; others alone, of which ties stay."""
     texts = {SARCASTIC[1]: "gentle", SINCERE[0]: "cheerful", SINCERE[1]: "cheerful"}
@@ -80,5 +88,5 @@ def test_an_answer_that_cannot_be_scored_is_named(tmp_path: Path) -> None:
     query = candidate(0, "bored")
     (made,) = render([answer_take(SINCERE[0], "cheerful", 0)], tmp_path, lambda *_: None)
     row = Demonstration(query.id, SINCERE[0], "cheerful", "a.wav")
-    with pytest.raises(DataError, match="sarcasm000-bored.*cannot score it.*'bored'"):
+    with pytest.raises(DataError, match=r"sarcasm000-bored.*cannot score it.*'bored'"):
         best_demonstrations([row], [query], {"a.wav": made.clip}, load_tones()[1])

@@ -23,6 +23,7 @@ from paras2s.bench.systems import TOPLINE, Progress
 from paras2s.clients.chat import Bill
 from paras2s.data_gen.dataset import Manifest, load_manifest
 from paras2s.data_gen.policy_inputs import CODEC, code_clips
+from paras2s.data_gen.scripted.scripts import fitting_demonstrations
 from paras2s.errors import BudgetError, DataError
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Scored, Utterance
 from paras2s.reward.reward_model.disorder import disordered
@@ -62,9 +63,9 @@ def load_answers(folder: Path) -> tuple[Path, Path, dict[str, list[AnswerRow]]]:
 
 
 def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, list[AnswerRow]]:
-    """Return demonstrations as gold answers, and beside each that to another style of its category, of its contrast if any."""
+    """Return demonstrations that fit as gold answers, and beside each that to another style of its category, of its contrast if any."""
     shown: dict[str, list[Demonstration]] = {}
-    for demonstration in dataset.demonstrations:
+    for demonstration in fitting_demonstrations(dataset.demonstrations, dataset.queries):
         shown.setdefault(demonstration.query_id, []).append(demonstration)
     queries = [query for query in dataset.queries if query.id in shown and query.style is not None]
     kept = {

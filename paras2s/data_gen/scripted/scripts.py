@@ -17,7 +17,7 @@ from paras2s.audio.asr import normalise_words
 from paras2s.configs.schema.run import DataConfig
 from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES
 from paras2s.errors import ConfigError, DataError
-from paras2s.types import CATEGORIES, Category, Role
+from paras2s.types import CATEGORIES, Category, Demonstration, Query, Role
 
 # Raised whenever the scripts or their roles change: models trained on other scripts do not compare.
 SPLITS_VERSION = 2
@@ -113,6 +113,19 @@ def load_families() -> dict[str, Family]:
 def load_cascade() -> dict[Category, tuple[str, ...]]:
     """Load the cascade's answers by category."""
     return {category: tuple(rows) for category, rows in _read("answers.yaml")["cascade"].items()}
+
+
+def fitting_demonstrations(demonstrations: Sequence[Demonstration], queries: Sequence[Query]) -> list[Demonstration]:
+    """Leave out what is known not to fit: shipped sentences that are not of the query's own style (`data.fitting_share`).
+
+    An audit and the hacks of a reward take the others for good answers.
+    """
+    styles_of: dict[str, set[str]] = {text: set() for plain in load_cascade().values() for text in plain}
+    for style, family in load_families().items():
+        for text in family.answers:
+            styles_of.setdefault(text, set()).add(style)
+    style_of = {query.id: query.style for query in queries}
+    return [row for row in demonstrations if row.text not in styles_of or style_of.get(row.query_id) in styles_of[row.text]]
 
 
 @functools.lru_cache(maxsize=1)
