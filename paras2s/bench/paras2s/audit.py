@@ -63,7 +63,7 @@ def load_answers(folder: Path) -> tuple[Path, Path, dict[str, list[AnswerRow]]]:
 
 
 def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, list[AnswerRow]]:
-    """Return demonstrations that fit as gold answers, and beside each that to another style of its category, of its contrast if any."""
+    """Return fitting demonstrations as gold, and beside each one of another style of its category, of its contrast if any."""
     shown: dict[str, list[Demonstration]] = {}
     for demonstration in fitting_demonstrations(dataset.demonstrations, dataset.queries):
         shown.setdefault(demonstration.query_id, []).append(demonstration)
