@@ -1,7 +1,4 @@
-"""No shipped sentence may rest on what women or men, old or young are said to like.
-
-The sentences below are those of today; a world of other scripts is another world, so they go together. None may be added.
-"""
+"""No shipped sentence may rest on what women or men, old or young are said to like."""
 
 from __future__ import annotations
 
@@ -31,8 +28,6 @@ GENERALITIES = (
     rf"\bbest for a {PERSON}\b",
 )
 FOUND = re.compile("|".join(GENERALITIES), re.IGNORECASE)
-# How many of each file there are today.
-TODAY = {"answers.yaml": 8, "rubric.yaml": 14, "kinds.yaml": 20}
 
 
 def generalities(path: Path) -> list[str]:
@@ -40,8 +35,8 @@ def generalities(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
-def test_no_sentence_is_added_that_rests_on_what_people_of_a_kind_like(path: Path) -> None:
-    assert len(found := generalities(path)) <= TODAY.get(path.name, 0), found
+def test_no_sentence_rests_on_what_people_of_a_kind_like(path: Path) -> None:
+    assert not generalities(path)
 
 
 @pytest.mark.parametrize(
