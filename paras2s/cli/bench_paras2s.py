@@ -22,6 +22,7 @@ from paras2s.cli.options import (
     parse_systems,
     print_json,
 )
+from paras2s.cli.studio import check_installed
 from paras2s.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def bench_paras2s(
         _show_bill(console, judge, estimate_paras2s(options, opened), as_json)
         return
     report = run_paras2s(options, opened, console, as_json)
+    page = write_page(data_folder(data), out)
     if as_json:
         print_json(report.to_json())
     else:
@@ -85,9 +87,21 @@ def bench_paras2s(
             console.print(text)
         for name in options.systems:
             console.print(report.sentence(name))
-        listen = f"to hear them: paras2s studio {out}"
-        console.print(f"{out}: rows, samples, table2.md and table2.json; {listen}")
+        console.print(f"{out}: rows, samples, table2.md and table2.json")
+        console.print(f"Look and listen: {page}")
     exit_if_unscored(report.unscored)
+
+
+def write_page(data: Path, out: Path) -> str:
+    """Write report.html of a folder's answers; return its place, or how to hear them without the studio's packages."""
+    try:
+        check_installed()
+    except ConfigError as error:
+        return f"paras2s studio {out} ({error})"
+    from paras2s.studio.export.one_file import export_answers
+
+    export_answers(out, data, out / "report.html")
+    return str(out / "report.html")
 
 
 def _show_bill(console: Console, judge: str, bill: Bill, as_json: bool) -> None:

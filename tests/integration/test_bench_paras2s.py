@@ -118,6 +118,12 @@ def test_every_kind_of_system_has_its_row_in_the_papers_table(world: Any, tmp_pa
     table = (tmp_path / "out/table2.md").read_text()
     assert "| system | age | emotion | gender | sarcasm | average |" in table
     assert "(7 of 8)" in table
+    page = (tmp_path / "out/report.html").read_text()
+    # Questions' sounds from the dataset and answers' from the folder; the missing answer and why.
+    assert page.count("data:audio/") >= 8
+    assert f"{rows[0].query_id}.wav is missing" in page
+    assert str(tmp_path / "out") not in page
+    assert str(dataset.folder) not in page
 
 
 def test_a_failing_endpoint_and_a_failing_judge_are_reasons_and_never_scores(world: Any, tmp_path: Path) -> None:

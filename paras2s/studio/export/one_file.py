@@ -1,4 +1,4 @@
-"""A page as one file that holds its styles, scripts, data and sounds, for e-mail: above all the report of a run."""
+"""A page as one file that holds its styles, scripts, data and sounds, for e-mail: the report of a run, a bench's answers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from paras2s.studio.app import app_of
 from paras2s.studio.export.pages import bundle_modules, inline_page, read_page
 from paras2s.studio.export.requests import InProcess, name_of
 from paras2s.studio.export.site import Site, choose_runs
-from paras2s.studio.folders import open_folders
+from paras2s.studio.folders import Folders, open_folders
 from paras2s.studio.run_page import REPORT_PATH
+from paras2s.studio.web import ANSWERS as PAGE
 from paras2s.studio.web import Export, Studio, make_templates, show_time
 from paras2s.utils.io import write_text
 
@@ -36,15 +37,25 @@ def export_report(folders: Sequence[Path], out: Path, names: Sequence[str]) -> N
         raise ConfigError(
             f"--export {out.name}: one file holds one run; name it with --run: {', '.join(run.name for run in runs)}"
         )
-    shown = replace(given, listed=frozenset([runs[0].address]))
+    write_text(out, _page_of(given, runs[0].address, REPORT_PATH, DATA))
+
+
+def export_answers(folder: Path, data: Path, out: Path) -> None:
+    """Write the answers and scores of a folder of `bench paras2s` to `out`, with their sounds; `data` has the questions'."""
+    given = open_folders([folder, data])
+    address = given.locate(folder.resolve())[0]
+    write_text(out, _page_of(given, address, PAGE, (ANSWERS,)))
+
+
+def _page_of(given: Folders, address: str, path: str, data: Sequence[str]) -> str:
+    """Return a page of one folder with its answers' sounds and the replies that its scripts request; no other is listed."""
+    shown = replace(given, listed=frozenset([address]))
     studio = Studio(shown, make_templates(), Export(show_time(time.time()), lambda kept: [], MAX_CONTRASTS))
-    query = urlencode({"run": runs[0].address})
+    query = urlencode({"run": address})
     with InProcess(app_of(studio)) as requests:
         site = Site(requests, [str(root) for root in given.roots])
         view = json.loads(requests.get(f"{ANSWERS}?{query}").body)
-        data = [f"{path}?{query}" for path in DATA]
-        text = page_in_one_file(requests, site, f"{REPORT_PATH}?{query}", list(sounds_of(view)), data)
-    write_text(out, text)
+        return page_in_one_file(requests, site, f"{path}?{query}", list(sounds_of(view)), [f"{one}?{query}" for one in data])
 
 
 def page_in_one_file(
