@@ -105,12 +105,29 @@ def test_roles_contrasts_and_answers(tmp_path: Path) -> None:
     assert "q000004" not in prompt.clip
 
 
-def test_a_clip_without_words_is_transcribed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    transcript = Transcript("what it says", *[None] * (len(Transcript.__dataclass_fields__) - 1))  # type: ignore[arg-type]
-    monkeypatch.setattr("paras2s.data_gen.import_audio.transcribe", lambda clips: [transcript])
-    manifest = paras2s.import_dataset(write_parquet(tmp_path / "s", rows("sad")), tmp_path / "out", {"audio": "speech"})
-    (query,) = manifest.queries
-    assert (query.transcript, query.text, query.style) == ("what it says", None, None)
+def test_clips_without_words_are_transcribed_together_and_keep_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at once; one has a text, one cannot be read, and the last ones are fewer."""
+    batches: list[int] = []
+
+    def transcribe(clips: list[Clip]) -> list[Transcript]:
+        batches.append(len(clips))
+        lengths = (str(len(clip.samples)) for clip in clips)
+        return [Transcript(length, *[None] * (len(Transcript.__dataclass_fields__) - 1)) for length in lengths]  # type: ignore[arg-type]
+
+    monkeypatch.setattr("paras2s.data_gen.import_audio.transcribe", transcribe)
+    monkeypatch.setattr("paras2s.data_gen.import_audio.TRANSCRIBED_TOGETHER", 2)
+    table = rows(*["sad"] * 7)
+    for number, row in enumerate(table):
+        steady = Clip(np.full(1600 + number, 0.1, np.float32), 16_000)
+        row |= {"speech": {"bytes": encode_clip(steady), "path": None}, "words": "known" if number == 1 else None}
+    table[3]["speech"] = {"bytes": b"no sound", "path": None}
+    columns = {"audio": "speech", "text": "words"}
+    manifest = paras2s.import_dataset(write_parquet(tmp_path / "s", table), tmp_path / "out", columns)
+    assert [query.transcript for query in manifest.queries] == ["1600", "known", "1602", "1604", "1605", "1606"]
+    assert [candidate.rejected_by for candidate in manifest.candidates] == [None, None, None, "audio", None, None, None]
+    assert batches == [2, 2, 1]
 
 
 def test_a_split_and_a_limit(tmp_path: Path) -> None:
