@@ -150,7 +150,7 @@ def test_the_bench_tutorial_scores_a_folder(tiny_run: Path, tmp_path: Path, monk
     template, scored = [CliRunner().invoke(app, shlex.split(line)[1:], catch_exceptions=False).output for line in commands]
     assert "questions and a README" in template
     assert "mine scores 1.00 of 5 over 2 answers." in scored
-    assert "to hear them: paras2s studio runs/paras2s" in scored
+    assert "Look and listen: runs/paras2s/report.html" in scored
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if python_blocks(name)])

@@ -170,8 +170,8 @@ def import_dataset(
 
 def _add_transcripts(candidates: list[Candidate], clips: dict[int, Clip]) -> None:
     """Transcribe the clips of these candidates together, which gives each the words that it has alone, and empty `clips`."""
-    for place, transcript in zip(clips, transcribe([*clips.values()]), strict=True):
-        candidates[place] = replace(candidates[place], transcript=transcript.text)
+    for index, transcript in zip(clips, transcribe([*clips.values()]), strict=True):
+        candidates[index] = replace(candidates[index], transcript=transcript.text)
     clips.clear()
 
 

@@ -16,7 +16,7 @@ from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Candidate, Demonstration, Verdict
 from paras2s.utils.seeds import seed_of
 
-# Tone of an answer for nobody in particular.
+# Tone of an answer that fits no style in particular.
 PLAIN_TONE = "neutral"
 
 
@@ -25,7 +25,8 @@ def labelled(candidates: Sequence[Candidate]) -> list[Candidate]:
 
     The reward model's have demonstrations as well: a warm-up may be given all labels (`warmup.preference_contrasts`).
     """
-    return [one for one in candidates if one.role in ("demonstration", "preference") and one.rejected is None]
+    roles = ("demonstration", "preference")
+    return [candidate for candidate in candidates if candidate.role in roles and candidate.rejected is None]
 
 
 def demonstrated_texts(candidate: Candidate, styles: tuple[str, str], config: DataConfig, seed: int) -> list[str]:
@@ -43,13 +44,13 @@ def demonstrated_texts(candidate: Candidate, styles: tuple[str, str], config: Da
     plain, misheard = load_cascade()[candidate.category], families[other].answers
     rng = np.random.default_rng([seed, seed_of("demonstrations", candidate.id)])
     answers = []
-    for place in range(count):
+    for number in range(count):
         if rng.random() < config.fitting_share:
-            answers.append(fitting[place])
+            answers.append(fitting[number])
         elif rng.random() < 0.5:
-            answers.append(plain[place % len(plain)])
+            answers.append(plain[number % len(plain)])
         else:
-            answers.append(misheard[place])
+            answers.append(misheard[number])
     return list(dict.fromkeys(answers))
 
 
@@ -66,11 +67,11 @@ def best_demonstrations(
     rubric = RubricJudge(tone=tone)
     names = sorted({row.clip for row in demonstrations})
     blueprints = dict(zip(names, rubric.measure([clips[name] for name in names]), strict=True))
-    asked = {candidate.id: candidate for candidate in candidates}
+    queries = {candidate.id: candidate for candidate in candidates}
     exchanges = [
         Exchange(Utterance(None, query.text, query.style), clips[row.clip], blueprint=blueprints[row.clip])
         for row in demonstrations
-        for query in [asked[row.query_id]]
+        for query in [queries[row.query_id]]
     ]
     scores: list[float] = []
     best: dict[str, float] = {}

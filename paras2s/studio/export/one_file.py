@@ -55,7 +55,7 @@ def _page_of(given: Folders, address: str, path: str, data: Sequence[str]) -> st
     with InProcess(app_of(studio)) as requests:
         site = Site(requests, [str(root) for root in given.roots])
         view = json.loads(requests.get(f"{ANSWERS}?{query}").body)
-        return page_in_one_file(requests, site, f"{path}?{query}", list(sounds_of(view)), [f"{one}?{query}" for one in data])
+        return page_in_one_file(requests, site, f"{path}?{query}", list(sounds_of(view)), [f"{api}?{query}" for api in data])
 
 
 def page_in_one_file(

@@ -76,12 +76,12 @@ def test_the_rubric_keeps_the_answers_that_fit(tmp_path: Path) -> None:
     texts = {SARCASTIC[1]: "gentle", SINCERE[0]: "cheerful", SINCERE[1]: "cheerful"}
     spoken = render([answer_take(text, tone, 0) for text, tone in texts.items()], tmp_path, lambda *_: None)
     clips = {text: made.clip for text, made in zip(texts, spoken, strict=True)}
-    asked = [candidate(0), candidate(1), candidate(2, "sincere")]
-    rows = [Demonstration(query.id, text, tone, text) for query in asked for text, tone in texts.items()]
-    rows = [row for row in rows if (row.query_id, row.text) != (asked[1].id, SARCASTIC[1])]
+    queries = [candidate(0), candidate(1), candidate(2, "sincere")]
+    rows = [Demonstration(query.id, text, tone, text) for query in queries for text, tone in texts.items()]
+    rows = [row for row in rows if (row.query_id, row.text) != (queries[1].id, SARCASTIC[1])]
     _, tone = load_tones()
-    kept = {(row.query_id, row.text) for row in best_demonstrations(rows, asked, clips, tone)}
-    assert kept == {(asked[0].id, SARCASTIC[1])} | {(query.id, text) for query in asked[1:] for text in SINCERE[:2]}
+    kept = {(row.query_id, row.text) for row in best_demonstrations(rows, queries, clips, tone)}
+    assert kept == {(queries[0].id, SARCASTIC[1])} | {(query.id, text) for query in queries[1:] for text in SINCERE[:2]}
 
 
 def test_an_answer_that_cannot_be_scored_is_named(tmp_path: Path) -> None:
