@@ -177,18 +177,25 @@ class FolderSystem:
             ConfigError: no clip can be read.
         """
         responses = []
+        # A missing file is named as the others of the folder are.
+        blind = any(
+            find_clip(self.folder, name) for question in questions for name in answer_names(blind_name(question.id), count)
+        )
         for number, question in enumerate(questions, 1):
             names = (answer_names(name, count) for name in (question.id, blind_name(question.id)))
-            responses.append([self._read(*pair) for pair in zip(*names, strict=True)])
+            responses.append([self._read(*pair, blind) for pair in zip(*names, strict=True)])
             on_progress(number, len(questions))
         if all(response.failed for row in responses for response in row):
-            raise ConfigError(f"{self.folder}: holds no answer to any question; expected files such as {questions[0].id}.wav")
+            raise ConfigError(
+                f"{self.folder}: holds no answer to any of these {len(questions)} questions; expected files such as "
+                f"{questions[0].id}.wav, or {blind_name(questions[0].id)}.wav after `bench template`"
+            )
         return responses
 
-    def _read(self, name: str, blind: str) -> Response:
-        path = find_clip(self.folder, name) or find_clip(self.folder, blind)
+    def _read(self, name: str, blind_name: str, blind: bool) -> Response:
+        path = find_clip(self.folder, name) or find_clip(self.folder, blind_name)
         if path is None:
-            return Response(failed=f"no answer: {self.folder / name}.wav is missing")
+            return Response(failed=f"no answer: {self.folder / (blind_name if blind else name)}.wav is missing")
         try:
             return Response(clip=read_clip(path))
         except AudioError as error:

@@ -89,6 +89,8 @@ def bench_paras2s(
             console.print(report.sentence(name))
         console.print(f"{out}: rows, samples, table2.md and table2.json")
         console.print(f"Look and listen: {page}")
+        if report.unscored:
+            console.print(f"{report.unscored} answers have no score: exit status 1")
     exit_if_unscored(report.unscored)
 
 

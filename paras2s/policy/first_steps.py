@@ -44,7 +44,7 @@ LAYOUTS = {
 GROUP, STEPS = 2, 6
 # Every method in the order of writing, with what it returns.
 METHODS = {
-    "__init__": "self.model, a torch.nn.Module with parameters",
+    "__init__": "self.model, a torch.nn.Module with parameters (write Network.__init__ too)",
     "spec": "a PolicySpec: slots, rates, name patterns",
     "encode_prompt": "a Prompt: audio_ids [L, K], text_ids [L], features [L, F] or None, continuous [L]",
     "generate": "a Generation for each prompt: blocks (tokens, sampled, behaviour_logp [G, T, S]), finish_reason and seeds [G]",

@@ -198,7 +198,7 @@ def test_a_curated_dataset_and_a_runs_are_benched_alike_and_bad_use_is_named(wor
     for words, complaint in (
         (["--system", "mine"], "expected NAME=SYSTEM"),
         (["--system", "a=x", "--system", "a=y"], "given twice"),
-        (["--system", f"a={empty}"], "holds no answer to any question; expected files such as"),
+        (["--system", f"a={empty}"], "holds no answer to any of these 8 questions; expected files such as"),
         (["--system", "a=nowhere"], "is no folder, no YAML of an endpoint, and neither cascade nor topline"),
         (["--system", "a=topline"], "the topline needs a curation's YAML"),
         (["--system", f"a={empty}", "--on", "rl"], "no queries of role rl"),

@@ -27,6 +27,9 @@ from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_json, write_text
 from paras2s.utils.progress import progress_bar
 
+# Missing answers that are printed.
+LISTED = 10
+
 
 @dataclass(frozen=True)
 class Runner:
@@ -53,9 +56,16 @@ class Runner:
             responses = system.answer(questions, self.answers, bar.at)
         places = [(query, n) for query in self.queries for n in range(self.answers)]
         answers = [(question, response) for question, row in zip(questions, responses, strict=True) for response in row]
+        missing = [
+            f"{name}, {query.id}: {response.missing}"
+            for (query, _), (_, response) in zip(places, answers, strict=True)
+            if response.missing and response.clip is None
+        ]
+        for line in missing[:LISTED]:
+            self.console.print(line)
+        if len(missing) > LISTED:
+            self.console.print(f"{name}: {len(missing) - LISTED} more answers are missing; all are in {self.rows_path(name)}")
         for (query, n), (_, response) in zip(places, answers, strict=True):
-            if response.missing and response.clip is None:
-                self.console.print(f"{name}, {query.id}: {response.missing}")
             if response.clip is not None:
                 write_clip(self.root / self._sample(name, query, n), response.clip)
         with progress_bar(self.console, f"judging {name}", len(answers), self.quiet) as bar:
