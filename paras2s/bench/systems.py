@@ -182,8 +182,8 @@ class FolderSystem:
             find_clip(self.folder, name) for question in questions for name in answer_names(blind_name(question.id), count)
         )
         for number, question in enumerate(questions, 1):
-            names = (answer_names(name, count) for name in (question.id, blind_name(question.id)))
-            responses.append([self._read(*pair, blind) for pair in zip(*names, strict=True)])
+            names = zip(answer_names(question.id, count), answer_names(blind_name(question.id), count), strict=True)
+            responses.append([self._read(name, other, blind) for name, other in names])
             on_progress(number, len(questions))
         if all(response.failed for row in responses for response in row):
             raise ConfigError(
@@ -192,10 +192,10 @@ class FolderSystem:
             )
         return responses
 
-    def _read(self, name: str, blind_name: str, blind: bool) -> Response:
-        path = find_clip(self.folder, name) or find_clip(self.folder, blind_name)
+    def _read(self, name: str, other: str, blind: bool) -> Response:
+        path = find_clip(self.folder, name) or find_clip(self.folder, other)
         if path is None:
-            return Response(failed=f"no answer: {self.folder / (blind_name if blind else name)}.wav is missing")
+            return Response(failed=f"no answer: {self.folder / (other if blind else name)}.wav is missing")
         try:
             return Response(clip=read_clip(path))
         except AudioError as error:

@@ -22,6 +22,7 @@ from paras2s.bench.systems import (
     SpokenQuestion,
     _chat_turns,
     _prompts_from_clips,
+    blind_name,
     open_system,
     question_of_query,
 )
@@ -44,6 +45,13 @@ def test_a_folder_answers_by_the_names_of_its_files(tmp_path: Path) -> None:
     rows = FolderSystem(tmp_path).answer(QUESTIONS, 2, nothing)
     assert [[one.missing is None for one in row] for row in rows] == [[True, False], [False, True]]
     assert rows[0][1].missing == f"no answer: {tmp_path / 'a-1'}.wav is missing"
+
+
+def test_a_missing_file_is_named_as_the_others_of_its_folder(tmp_path: Path) -> None:
+    """One blind name, as `bench template` gives: a name that says nothing of the style is expected of the others too."""
+    write_clip(tmp_path / f"{blind_name('a')}.wav", make_clip(np.zeros(1000), 8000))
+    rows = FolderSystem(tmp_path).answer(QUESTIONS, 1, nothing)
+    assert [row[0].missing for row in rows] == [None, f"no answer: {tmp_path / blind_name('b')}.wav is missing"]
 
 
 def test_an_answer_is_missing_without_a_clip_or_with_a_reason() -> None:
