@@ -34,7 +34,7 @@ def demonstrated_texts(candidate: Candidate, styles: tuple[str, str], config: Da
 
     With `data.fitting_share` of 1 all queries of a style get the same answers, the first of its family: which answer belongs to
     which query must not be one more thing to memorise. Below 1, an answer fits with that probability; of the others, half are
-    plain and half fit the contrast's other style.
+    plain and half fit the contrast's other style. The plain answers of sarcasm are thanks, which fit a sincere user.
     """
     families, count = load_families(), config.answers_per_query
     fitting = families[candidate.style].answers
