@@ -79,16 +79,17 @@ def bench_paras2s(
         _show_bill(console, judge, estimate_paras2s(options, opened), as_json)
         return
     report = run_paras2s(options, opened, console, as_json)
-    page = write_page(data_folder(data), out)
     if as_json:
         print_json(report.to_json())
+        # The results stand before it, whatever comes of the page.
+        write_page(data_folder(data), out)
     else:
         for text in report.to_markdown():
             console.print(text)
         for name in options.systems:
             console.print(report.sentence(name))
         console.print(f"{out}: rows, samples, table2.md and table2.json")
-        console.print(f"Look and listen: {page}")
+        console.print(f"Look and listen: {write_page(data_folder(data), out)}")
         if report.unscored:
             console.print(f"{report.unscored} answers have no score: exit status 1")
     exit_if_unscored(report.unscored)

@@ -108,7 +108,10 @@ def run_row(
 
 
 def row_labels(run: Run, dataset: Dataset, aligned: bool) -> dict[str, int]:
-    """Return the answers that people gave for a row of the demo's world, and the judge's verdicts that it learned from."""
+    """Return the answers that people gave for a row of the demo's world, and the judge's verdicts that it learned from.
+
+    A plain answer that came twice to a question was given, and judged, twice; the warm-up learns from one of them.
+    """
     from paras2s.pipeline.demonstrations import demonstrated_queries
     from paras2s.pipeline.learned_answers import KEPT_OUT, LEARNED, LEARNED_FILE, read_answers
     from paras2s.pipeline.refresh import verdicts_of_refreshes

@@ -5,9 +5,11 @@ Not covered: the stages themselves, which the demo's preset goes through.
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from tiny.ablation import counted, result
 
@@ -18,6 +20,7 @@ from paras2s.configs.schema.run import load_config
 from paras2s.data_gen.candidates import ledger_of_prompts
 from paras2s.data_gen.dataset import Dataset
 from paras2s.errors import ConfigError
+from paras2s.pipeline import learned_answers as learned
 from paras2s.pipeline.ablate import (
     cells,
     draw,
@@ -27,11 +30,13 @@ from paras2s.pipeline.ablate import (
     markdown,
     paired_claim,
     row_config,
+    row_labels,
     value_of,
 )
 from paras2s.pipeline.align import rl_prompts
 from paras2s.pipeline.source_hacks import HACKS, HackRow, count_hacks
 from paras2s.types import Candidate, Query, Reward, Unscored
+from paras2s.utils.io import write_json
 
 
 def ablation(tmp_path: Path, *rows: AblationRow, **changes: Any) -> AblationConfig:
@@ -224,6 +229,26 @@ def test_the_hack_table_has_the_rows_that_were_asked(tmp_path: Path) -> None:
     # A stored file has its keys in another order.
     assert hack_table([{**row, "hacks": dict(sorted(row.get("hacks", {}).items()))} for row in rows]) == table
     assert hack_table(rows[:1]) is None
+
+
+def test_labels_of_a_row_are_counted_by_hand(tmp_path: Path) -> None:
+    """Four answers to each of two demonstrated queries; three answers of the reward model, and two refreshes of 8."""
+    queries = [Query(f"{n}", "c", "age", "t", role, "s", "a.wav", 1.0, "w", "w", "child")
+               for n, role in enumerate(("demonstration", "demonstration", "preference"))]  # fmt: skip
+    dataset = Dataset(tmp_path, tuple(queries), (), (), None, None, {})  # type: ignore[arg-type]
+    run = SimpleNamespace(reward_dir=tmp_path, refreshed_models=lambda: {60: tmp_path / "a", 120: tmp_path / "b"})
+    parts = (learned.LEARNED, learned.LEARNED, learned.KEPT_OUT, learned.DEGENERATE)
+    answers = [learned.AnswerRow(part, "0", np.zeros((1, 1), int), {"child": 1.0}) for part in parts]
+    learned.write_answers(tmp_path / learned.LEARNED_FILE, answers)
+    for folder in ("a", "b"):
+        write_json(tmp_path / folder / "agreement.json", {"answers": 8})
+    found = {}
+    for kept in ("all", "best"):
+        changes = {"data.answers_per_query": 4, "data.keep_answers": kept}
+        run.config = load_config(preset_path("quick"), changes)
+        found[kept] = [row_labels(run, dataset, aligned) for aligned in (False, True)]  # type: ignore[arg-type]
+    assert found["all"] == [{"demonstrations": 8, "verdicts": 0}, {"demonstrations": 8, "verdicts": 3 + 16}]
+    assert found["best"] == [{"demonstrations": 8, "verdicts": 8}, {"demonstrations": 8, "verdicts": 8 + 3 + 16}]
 
 
 def test_labels_are_priced_in_verdicts() -> None:
