@@ -81,7 +81,7 @@ def bench_paras2s(
     report = run_paras2s(options, opened, console, as_json)
     if as_json:
         print_json(report.to_json())
-        # The results stand before it, whatever comes of the page.
+        # After the results, which a broken page must not hide.
         write_page(data_folder(data), out)
     else:
         for text in report.to_markdown():
