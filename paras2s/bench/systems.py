@@ -80,8 +80,13 @@ class System(Protocol):
 
 def question_of_query(query: Query, folder: Path) -> SpokenQuestion:
     """Return a manifest's query as a question."""
-    history = tuple(replace(turn, clip=turn.clip and str((folder / turn.clip).resolve())) for turn in query.history)
+    history = history_of(query, folder)
     return SpokenQuestion(query.id, folder / query.clip, query.transcript, query.text, query.style, query.category, history)
+
+
+def history_of(query: Query, folder: Path) -> tuple[PastTurn, ...]:
+    """Return the turns before a manifest's query, their clips by absolute paths."""
+    return tuple(replace(turn, clip=turn.clip and str((folder / turn.clip).resolve())) for turn in query.history)
 
 
 def blind_name(id: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -56,23 +56,29 @@ def read_histories(folder: Path, queries: Sequence[Query]) -> tuple[Query, ...]:
         return tuple(queries)
     known = {query.id for query in queries}
     histories: dict[str, tuple[PastTurn, ...]] = {}
+    for name, query_id, turns in rows_of(path):
+        if query_id not in known:
+            raise DataError(f"{name}: query_id: queries.parquet has no {query_id!r}; take the row out, or fix the id")
+        if query_id in histories:
+            raise DataError(f"{name}: query_id: {query_id!r} has a history already; leave one row of it")
+        for number, turn in enumerate(turns):
+            _check_turn(f"{name}: turns.{number}", turn, folder)
+        histories[query_id] = turns
+    return tuple(replace(query, history=histories.get(query.id, ())) for query in queries)
+
+
+def rows_of(path: Path) -> Iterator[tuple[str, str, tuple[PastTurn, ...]]]:
+    """Yield the rows of a file of histories: file and line, query, turns. Raises DataError: a wrong row; names line and key."""
     for line, values in read_rows(path):
         name = f"{path}:{line}"
         try:
             row = _Row.model_validate(values)
         except ValidationError as error:
             raise DataError(f"{name}: {first_problem(error)}") from error
-        if row.query_id not in known:
-            raise DataError(f"{name}: query_id: queries.parquet has no {row.query_id!r}; take the row out, or fix the id")
-        if row.query_id in histories:
-            raise DataError(f"{name}: query_id: {row.query_id!r} has a history already; leave one row of it")
-        for number, turn in enumerate(row.turns):
-            _check_turn(f"{name}: turns.{number}", turn, folder)
-        histories[row.query_id] = tuple(PastTurn(turn.speaker, turn.text, turn.clip) for turn in row.turns)
-    return tuple(replace(query, history=histories.get(query.id, ())) for query in queries)
+        yield name, row.query_id, tuple(PastTurn(turn.speaker, turn.text, turn.clip) for turn in row.turns)
 
 
-def _check_turn(name: str, turn: _Turn, folder: Path) -> None:
+def _check_turn(name: str, turn: PastTurn, folder: Path) -> None:
     if turn.clip is None:
         if not turn.text.strip():
             raise DataError(f"{name}: has neither text nor clip; give its words, or leave the turn out")

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from paras2s.audio.clip import Clip, make_clip, read_clip
 from paras2s.clients.rewards import AnswerScore, RewardClient, on_our_scale
 from paras2s.configs.schema.base import parse_config
 from paras2s.configs.schema.endpoints import HttpRewardConfig
-from paras2s.errors import AudioError, BudgetError, JudgeError
-from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion, Scores
+from paras2s.errors import AudioError, BudgetError, ConfigError, JudgeError
+from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion, SaidBefore, Scores
 from paras2s.types import Unscored
 
 if TYPE_CHECKING:
@@ -25,18 +25,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 # Columns of a data set that the reward reads beside the prompt.
 STYLE, QUESTION, QUESTION_AUDIO, ANSWER_AUDIO = "style", "question", "question_audio", "answer_audio"
+HISTORY = "history"
 
 
 class JudgeReward:
     """Scores of a judge for rows of a trainer: from a reward server by its address, or from a judge of this process.
 
     `judge` is an http address, or whatever `paras2s serve` takes; `options` are those of the source `http`, or dotted keys of
-    the judge's config.
+    the judge's config. `scope` is whether answers are judged by the whole dialogue or by its last turn alone.
     """
 
-    def __init__(self, judge: str, tone: str | Path | None = None, **options: Any) -> None:
+    def __init__(
+        self, judge: str, tone: str | Path | None = None, scope: Literal["dialogue", "last"] = "dialogue", **options: Any
+    ) -> None:
         """Open the judge. Raises ConfigError: there is no such judge, or a wrong option."""
-        self.judge = judge
+        if scope not in ("dialogue", "last"):
+            raise ConfigError(f"scope: {scope!r}; give dialogue, or last to judge the last turn alone")
+        self.judge, self.scope = judge, scope
         self._client: RewardClient | None = None
         if judge.startswith(("http://", "https://")):
             self._client = RewardClient(parse_config({"url": judge, **options}, judge, HttpRewardConfig))
@@ -60,8 +65,9 @@ class JudgeReward:
     def of_rows(self, answers: Sequence[str], prompts: Sequence[Any], columns: Mapping[str, Any]) -> Scores:
         """Return a score for each row of a trainer's batch, in its order.
 
-        Rows with the same question in succession are one group. `columns` may hold `style`, `question` (its words; else those
-        of the prompt), `question_audio` and `answer_audio`, a value a row.
+        Rows with the same question in succession are one group. `columns` may hold a value a row of `style`, `question` (its
+        words; else those of the prompt), `question_audio`, `answer_audio`, and `history`: the messages before the question
+        (else those of the prompt). Raises ValueError: audio or a history of no known form.
         """
         groups: list[Group] = []
         unread: dict[int, Unscored] = {}
@@ -69,15 +75,15 @@ class JudgeReward:
         for row, (answer, prompt) in enumerate(zip(answers, prompts, strict=True)):
             given = {name: columns[name][row] if columns.get(name) is not None else None for name in COLUMNS}
             words = given[QUESTION] or text_of(prompt)
-            key = words, given[STYLE], repr(given[QUESTION_AUDIO])
             try:
                 given_answer = GivenAnswer(0, answer, clip_of(given[ANSWER_AUDIO]))
-                if key != before:
-                    question = RewardQuestion(str(row), None, words, given[STYLE], clip_of(given[QUESTION_AUDIO]))
-                    groups.append(Group(question, ()))
+                sound, history = clip_of(given[QUESTION_AUDIO]), self._history(given[HISTORY], prompt)
             except AudioError as error:
                 unread[row] = Unscored(self.judge, str(error))
                 continue
+            key = words, given[STYLE], _digest(sound), [(turn.speaker, turn.text, _digest(turn.clip)) for turn in history]
+            if key != before:
+                groups.append(Group(RewardQuestion(str(row), None, words, given[STYLE], sound, history), ()))
             before = key
             groups[-1] = Group(groups[-1].question, (*groups[-1].answers, given_answer))
         judged = iter([score for row_scores in self.scores(groups) for score in row_scores])
@@ -86,8 +92,14 @@ class JudgeReward:
             log.warning("%d of %d answers are unscored, the first: %s", len(missing), len(scores), missing[0].reason)
         return scores
 
+    def _history(self, given: Any, prompt: Any) -> tuple[SaidBefore, ...]:
+        if self.scope == "last":
+            return ()
+        messages = before_the_question(prompt) if given is None else given
+        return tuple(turn for message in messages if (turn := _said_before(message)) is not None)
 
-COLUMNS = (STYLE, QUESTION, QUESTION_AUDIO, ANSWER_AUDIO)
+
+COLUMNS = (STYLE, QUESTION, QUESTION_AUDIO, ANSWER_AUDIO, HISTORY)
 
 
 @functools.lru_cache(maxsize=8)
@@ -132,6 +144,28 @@ def text_of(message: Any) -> str:
             return text_of(parts[-1])
         return "".join(text_of(part) for part in parts)
     return ""
+
+
+def before_the_question(prompt: Any) -> Sequence[Any]:
+    """Return the messages of a prompt before its last one, which is the question."""
+    return [] if isinstance(prompt, str) or not isinstance(prompt, Sequence) else prompt[:-1]
+
+
+def _said_before(message: Any) -> SaidBefore | None:
+    """Return a message as a turn before the question; None for a system message and for one without words and sound."""
+    if not isinstance(message, Mapping) or message.get("role") not in ("system", "developer", "user", "assistant"):
+        raise ValueError(f"a turn before the question is a message with role user or assistant, and not {message!r:.100}")
+    if message["role"] in ("system", "developer"):
+        return None
+    content = message.get("content")
+    parts = [] if isinstance(content, str) or not isinstance(content, Sequence) else content
+    sounds = [part["audio"] for part in parts if isinstance(part, Mapping) and part.get("audio") is not None]
+    text, clip = text_of(content or ""), clip_of(sounds[0] if sounds else None)
+    return SaidBefore(message["role"], text, clip) if text or clip is not None else None
+
+
+def _digest(clip: Path | Clip | None) -> str | None:
+    return clip.digest if isinstance(clip, Clip) else None
 
 
 def clip_of(value: Any) -> Clip | None:

@@ -31,7 +31,7 @@ def judge_orm(judge: str, unscored: float | None = None, **options: Any) -> type
             """Return a reward for each completion."""
             # The last message of each row is the completion.
             messages = columns.get("messages") or [[] for _ in completions]
-            prompts = [[message for message in row if message.get("role") != "assistant"] for row in messages]
+            prompts = [row[:-1] if row and row[-1].get("role") == "assistant" else row for row in messages]
             return numbers(self.reward.of_rows(completions, prompts, columns), unscored)
 
     return Paras2sJudge

@@ -21,7 +21,7 @@ def compute_score(
     unscored: float | None = None,
     **options: Any,
 ) -> float:
-    """Return the score of one answer; `extra_info` may hold `question`, `style`, `question_audio` and `answer_audio`.
+    """Return the score of one answer; `extra_info` may hold `question`, `style`, `question_audio`, `answer_audio`, `history`.
 
     Raises:
         JudgeError: there is no score, and `unscored` is None. BudgetError: the budget ended, or the server failed too often.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +17,8 @@ from paras2s.bench.paras2s.gain import AFTER, BEFORE, BOUNDS
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.errors import DataError
 from paras2s.run import REPORT
+from paras2s.studio.clips import clip_address
+from paras2s.studio.dialogues import read_turns, turns_view
 from paras2s.studio.run_state import RunFiles
 from paras2s.studio.web import ANSWERS, Studio, json_response
 from paras2s.types import CATEGORIES
@@ -93,7 +94,9 @@ def routes(studio: Studio) -> list[BaseRoute]:
 
     def show(request: Request) -> Response:
         address = request.query_params.get("run", "")
-        return studio.run_page(request, "answers.html.j2", address, read_bench(studio.folders.path(address)).problems)
+        run = studio.folders.path(address)
+        problems = [*read_bench(run).problems, *filter(None, [read_turns(run)[1]])]
+        return studio.run_page(request, "answers.html.j2", address, problems)
 
     def answers(request: Request) -> Response:
         return json_response(answers_view(studio, request.query_params.get("run", "")))
@@ -113,14 +116,16 @@ def answers_view(studio: Studio, address: str) -> dict[str, Any]:
         played = (RunFiles(studio.folders, address).json(REPORT) or {}).get("played")
         systems = [name for name in systems if isinstance(played, list) and name in played] or systems
     questions: dict[str, dict[str, Any]] = {}
+    turns, _ = read_turns(run)
     for (query_id, _), by_system in benched.rows.items():
         first = next(iter(by_system.values()))[0]
         if first.contrast_id not in shown:
             continue
         if query_id not in questions:
             facts = {"query": query_id, "contrast": first.contrast_id, "category": first.category, "style": first.style}
-            questions[query_id] = {**facts, "text": first.question_text, "answers": []} | _clip(
-                studio, run, first.question_clip
+            before = turns_view(studio.folders, run, turns.get(query_id, ()))
+            questions[query_id] = {**facts, "text": first.question_text, "before": before, "answers": []} | clip_address(
+                studio.folders, run, first.question_clip
             )
         answers = [_answer(studio, run, by_system[system], judges) for system in systems if system in by_system]
         questions[query_id]["answers"] += answers
@@ -137,6 +142,7 @@ def answers_view(studio: Studio, address: str) -> dict[str, Any]:
 def _answer(studio: Studio, run: Path, rows: Sequence[AnswerRow], judges: Sequence[str]) -> dict[str, Any]:
     """Return an answer with its score, or the reason for its absence, by each judge; None for a judge that was not asked."""
     first, by_judge = rows[0], {row.judge: row for row in rows}
+    silent = {"clip": "", "problem": "this system gave no sound"}
     verdicts = [
         {"score": row.score, "reason": row.reason if row.unscored is None else row.unscored} if row is not None else None
         for row in map(by_judge.get, judges)
@@ -150,7 +156,7 @@ def _answer(studio: Studio, run: Path, rows: Sequence[AnswerRow], judges: Sequen
         "duration_s": first.duration_s,
         "model": next((row.model_score for row in rows if row.model_score is not None), None),
         "verdicts": verdicts,
-    } | (_clip(studio, run, first.answer_clip) if first.duration_s else {"clip": "", "problem": "this system gave no sound"})
+    } | (clip_address(studio.folders, run, first.answer_clip) if first.duration_s else silent)
 
 
 class InContrast(Protocol):
@@ -175,19 +181,7 @@ def choose_contrasts(rows: Sequence[InContrast]) -> list[str]:
     return [key for turn in zip_longest(*queues) for key in turn if key is not None]
 
 
-def _clip(studio: Studio, run: Path, name: str) -> dict[str, str]:
-    """Return the address of a clip that a row of a run names, or the problem that is shown instead."""
-    try:
-        root, below = studio.folders.locate(run / name)
-        path = studio.folders.path(root, below)
-    except DataError as error:
-        return {"clip": "", "problem": str(error)}
-    if not path.is_file():
-        return {"clip": "", "problem": f"clip missing: {name}"}
-    return {"clip": f"/clip?{urlencode({'run': root, 'name': below})}", "problem": ""}
-
-
 def sounds_of(view: Mapping[str, Any]) -> Iterator[str]:
     """Yield the addresses of the clips that a view of answers plays."""
     for question in view["questions"]:
-        yield from (part["clip"] for part in (question, *question["answers"]) if part["clip"])
+        yield from (part["clip"] for part in (*question["before"], question, *question["answers"]) if part["clip"])

@@ -36,6 +36,7 @@ from paras2s.rollout.store import (
     steps_kept,
 )
 from paras2s.run import flatten
+from paras2s.studio.dialogues import read_turns, turns_view
 from paras2s.studio.folders import OutsideError
 from paras2s.studio.run_state import RunFiles
 from paras2s.studio.web import Needed, Studio, integer_of, json_response
@@ -171,9 +172,10 @@ def needed(studio: Studio, address: str) -> Iterator[Needed]:
                 yield Needed(_address("/sound", address, step=step, group=group, answer=row.answer))
     with contextlib.suppress(DataError):
         question = questions_of(RunFiles(studio.folders, address))
-        for clip in (question(query_id)["clip"] for query_id in queries):
-            if clip:
-                yield Needed(_address("/clip", address, name=clip))
+        for about in map(question, queries):
+            if about["clip"]:
+                yield Needed(_address("/clip", address, name=about["clip"]))
+            yield from (Needed(turn["clip"]) for turn in about["before"] if turn["clip"])
 
 
 def _address(path: str, run: str, **more: str | int) -> str:
@@ -258,16 +260,20 @@ def strip_step(folder: Path, step: int, group: int) -> dict[str, Any]:
 
 
 def questions_of(files: RunFiles) -> Callable[[str], dict[str, Any]]:
-    """Return a function from a query's id to its words, style and clip; unknown facts are None."""
+    """Return a function from a query's id to its words, style, clip and the turns before it; unknown facts are None."""
     path, table = files.path("data/queries.parquet"), {}
     if path is not None:
         table = _read_questions(path, path.stat().st_mtime_ns)
+    run = files.folders.path(files.address)
+    turns, _ = read_turns(run)
 
     def question(query_id: str) -> dict[str, Any]:
         row = table.get(query_id, {})
         clip = f"data/{row['clip']}" if row.get("clip") else None
         words = row.get("text") or row.get("transcript")
-        return {"id": query_id, "text": words, "style": row.get("style"), "category": row.get("category"), "clip": clip}
+        about = {key: row.get(key) for key in ("style", "category")}
+        before = turns_view(files.folders, run, turns.get(query_id, ()))
+        return {"id": query_id, "text": words, **about, "clip": clip, "before": before}
 
     return question
 

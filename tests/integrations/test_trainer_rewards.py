@@ -89,6 +89,57 @@ def test_texts_and_clips_come_in_each_trainers_forms(tmp_path: Path) -> None:
         clip_of(3)
 
 
+def test_messages_before_the_question_are_its_history(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    write_clip(tmp_path / "u.wav", Clip(np.full(1600, 0.1, dtype=np.float32), 16_000))
+    spoken = [{"type": "audio", "audio": str(tmp_path / "u.wav")}, {"type": "text", "text": "I lost my job."}]
+    start = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": spoken}]
+    prompt = [*start, {"role": "assistant", "content": "I am sorry."}, {"role": "user", "content": "What now?"}]
+
+    def histories(scope: str, prompts: list[Any], **columns: Any) -> list[list[Any]]:
+        seen: list[Group] = []
+        reward = JudgeReward(WORDS, scope=scope)  # type: ignore[arg-type]
+        scores_of = reward.scores
+        monkeypatch.setattr(reward, "scores", lambda groups: (seen.extend(groups), scores_of(groups))[1])
+        reward.of_rows(["a b"] * len(prompts), prompts, columns)
+        return [
+            [(turn.speaker, turn.text, turn.clip is not None) for turn in group.question.history]
+            for group in seen
+            for _ in group.answers
+        ]
+
+    said = [("user", "I lost my job.", True), ("assistant", "I am sorry.", False)]
+    assert histories("dialogue", [prompt, prompt, "What now?"]) == [said, said, []]
+    assert histories("last", [prompt, prompt]) == [[], []]
+    assert histories("dialogue", ["What now?"], history=[prompt[1:3]]) == [said]
+    with pytest.raises(ValueError, match=r"a message with role user or assistant, and not \{'role': 'narrator'\}"):
+        histories("dialogue", ["What now?"], history=[[{"role": "narrator"}]])
+    with pytest.raises(ConfigError, match="scope: 'all'"):
+        histories("all", [prompt])
+    # A judge of one question says so, unless it is told to judge the last turn alone.
+    completions = ["a b"]
+    assert judge_reward(WORDS)(prompts=[prompt], completions=completions) == [None]
+    assert judge_reward(WORDS, scope="last")(prompts=[prompt], completions=completions) == [2.0]
+    # ms-swift's messages end with the completion.
+    messages = [[*prompt, {"role": "assistant", "content": "a b"}]]
+    assert judge_orm(WORDS, unscored=0.5)()(completions, messages=messages) == [0.5]
+    assert judge_orm(WORDS, scope="last")()(completions, messages=messages) == [2.0]
+    extra = {"question": "What now?", "history": prompt[:3]}
+    assert verl.compute_score("x", "a b", "", extra, judge=WORDS, unscored=0.5) == 0.5
+    assert verl.compute_score("x", "a b", "", extra, judge=WORDS, scope="last") == 2.0
+
+
+def test_questions_that_sound_different_are_two_groups() -> None:
+    # Long arrays print alike.
+    sounds = [np.zeros(4000, dtype=np.float32) for _ in range(2)]
+    sounds[1][2000] = 0.5
+    seen: list[Group] = []
+    reward = JudgeReward(WORDS)
+    reward.scores = lambda groups: (seen.extend(groups), [[1.0]] * len(groups))[1]  # type: ignore[assignment,func-returns-value,misc]
+    columns = {"question_audio": [{"array": sound, "sampling_rate": 16_000} for sound in sounds]}
+    reward.of_rows(["a", "a"], ["Hi?", "Hi?"], columns)
+    assert len(seen) == 2
+
+
 def test_trl_gets_a_number_or_none_served_and_in_the_process() -> None:
     prompts = ["Hi?"] * 3
     completions = [[{"role": "assistant", "content": words}] for words in ("a b", "mumble", "a")]

@@ -270,7 +270,7 @@ def test_a_step_of_rollouts(client: TestClient) -> None:
     found = get(client, "/api/rollouts/step?run=0/one&step=3")["groups"]
     assert [group["gain"] for group in found] == [0.0, pytest.approx(0.3), 0.0]
     assert found[1]["question"] == {
-        "id": "q1", "text": "question q1", "style": None, "category": None, "clip": "data/queries/q1.wav",
+        "id": "q1", "text": "question q1", "style": None, "category": None, "clip": "data/queries/q1.wav", "before": [],
     }  # fmt: skip
     assert [answer["advantage"] for answer in found[1]["answers"]] == pytest.approx([-1, 0, 1])
     assert found[2]["answers"][1]["unscored"] == f"llm: {HOSTILE}"

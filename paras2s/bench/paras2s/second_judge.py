@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,14 +23,18 @@ from paras2s.bench.stats import paired_difference
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
 from paras2s.errors import AudioError
 from paras2s.statistics.means import CERTAIN_FROM
-from paras2s.types import Query
+from paras2s.types import PastTurn, Query
 
 Item = TypeVar("Item", Query, AnswerRow)
+Histories = Mapping[str, tuple[PastTurn, ...]]
+NO_HISTORIES: Histories = MappingProxyType({})
 
 
-def judge_again(rows: Sequence[AnswerRow], root: Path, judge: AnswerJudge, on_progress: Progress) -> list[AnswerRow]:
+def judge_again(
+    rows: Sequence[AnswerRow], root: Path, judge: AnswerJudge, on_progress: Progress, histories: Histories = NO_HISTORIES
+) -> list[AnswerRow]:
     """Return the same rows under another judge, which hears the clips that the rows name below `root`."""
-    judged = judge.judge_all(answers_of(rows, root), on_progress)
+    judged = judge.judge_all(answers_of(rows, root, histories), on_progress)
     return [replace(row, **verdict.row_fields(row.text_stream, judge.name)) for row, verdict in zip(rows, judged, strict=True)]
 
 
@@ -45,13 +50,14 @@ def take_evenly(items: Sequence[Item], limit: int | None) -> list[Item]:
     return [items[index] for index in sorted(taken[:limit])]
 
 
-def answers_of(rows: Sequence[AnswerRow], root: Path) -> list[Answer]:
-    """Return the questions and answers of rows, whose clips are below `root`."""
-    return [(_question(row, root), _response(row, root)) for row in rows]
+def answers_of(rows: Sequence[AnswerRow], root: Path, histories: Histories = NO_HISTORIES) -> list[Answer]:
+    """Return the questions and answers of rows, whose clips are below `root`; `histories` are turns before questions, by id."""
+    return [(_question(row, root, histories.get(row.query_id, ())), _response(row, root)) for row in rows]
 
 
-def _question(row: AnswerRow, root: Path) -> SpokenQuestion:
-    return SpokenQuestion(row.query_id, root / row.question_clip, "", row.question_text, row.style, row.category)
+def _question(row: AnswerRow, root: Path, history: tuple[PastTurn, ...]) -> SpokenQuestion:
+    clip = root / row.question_clip
+    return SpokenQuestion(row.query_id, clip, "", row.question_text, row.style, row.category, history)
 
 
 def _response(row: AnswerRow, root: Path) -> Response:

@@ -158,12 +158,25 @@ class SuiteJudge:
             return Unscored("", missing)
         turn, answer = job.item.turns[-1], job.answers[-1]
         try:
-            question = Utterance(None if turn.clip is None else data.clip(turn.clip), turn.words or None)
+            history = self._history(job, data) if self.own is not None and self.own.reads_history else ()
+            question = Utterance(None if turn.clip is None else data.clip(turn.clip), turn.words or None, history=history)
             rival = self.suite.rival(job.item, data)
             sound = data.sound_of(answer)
         except (JudgeError, AudioError) as error:
             return Unscored("", str(error))
         return Exchange(question, sound, answer.response.text or None) if rival is None else Pair(question, sound, rival)
+
+    def _history(self, job: Job, data: Download) -> tuple[tuple[str, Utterance], ...]:
+        """Return the turns before the last one and their answers."""
+        earlier = zip(job.item.turns[:-1], job.answers[:-1], strict=True)
+        return tuple(
+            said
+            for turn, answer in earlier
+            for said in (
+                ("user", Utterance(None if turn.clip is None else data.clip(turn.clip), turn.words or None)),
+                ("assistant", Utterance(answer.response.clip, answer.response.text or None)),
+            )
+        )
 
     def _own_values(self, job: Job, verdict: Verdict | Preference | Unscored | BudgetError) -> Outcome | Unscored:
         if isinstance(verdict, Unscored | BudgetError):

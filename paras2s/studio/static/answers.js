@@ -1,7 +1,7 @@
 // Answers of a bench: sorted by the change from the warm-up, filtered, and those of several systems under one another.
 
 import { exists, keepPlace, placeOf } from "./data.js";
-import { element, fetchJson, onKey } from "./studio.js";
+import { element, fetchJson, onKey, turnsBefore } from "./studio.js";
 import { Shown } from "./shown.js";
 import "./player.js";
 
@@ -69,7 +69,7 @@ function questionBox(question, { system, judge }) {
   const systems = system === ALL ? view.systems : [...new Set([...view.policies, system])];
   const rows = systems.flatMap((name) => question.answers.filter((answer) => answer.system === name));
   const way = change === null || Math.abs(change) < 0.005 ? "" : change > 0 ? "better" : "worse";
-  return element("article", { class: "box question-box", tabindex: "-1" },
+  return element("article", { class: "box question-box", tabindex: "-1" }, turnsBefore(question.before),
     element("header", {}, play(question, `Play the question, ${question.style}`),
       element("h3", { dir: "auto" }, question.text || question.query),
       ...[question.category, question.style].map((word) => element("span", { class: "chip" }, word)),

@@ -1,7 +1,7 @@
 // Rollouts of a run: groups of a step, an answer in detail, a query through training.
 
 import { keepPlace, placeOf } from "./data.js";
-import { element, fetchJson, onKey } from "./studio.js";
+import { element, fetchJson, onKey, turnsBefore } from "./studio.js";
 import { Deck } from "./deck.js";
 import { Shown } from "./shown.js";
 import { wireLevel } from "./level.js";
@@ -88,7 +88,7 @@ function questionTitle(question, level = "h2") {
   const play = question.clip
     ? element("button", { type: "button", class: "play question", "data-clip": `/clip?run=${run}&name=${encodeURIComponent(question.clip)}`, "aria-label": "Play the question" }, "▶")
     : null;
-  return element("div", { class: "question" }, play, element(level, {}, question.text || question.id),
+  return element("div", { class: "question" }, turnsBefore(question.before), play, element(level, {}, question.text || question.id),
     ...[question.category, question.style ?? "style not labelled"].filter(Boolean).map((word) => element("span", { class: "chip" }, word)));
 }
 

@@ -38,6 +38,15 @@ export function element(tag, attributes = {}, ...children) {
   return node;
 }
 
+/** The turns of a dialogue before a question; null without any. */
+export function turnsBefore(turns) {
+  if (!turns.length) return null;
+  return element("ol", { class: "before", "aria-label": "Turns before the question" }, ...turns.map((turn) => element("li", {},
+    element("span", { class: "soft small" }, turn.speaker),
+    turn.clip ? element("button", { type: "button", class: "play", "data-clip": turn.clip, "aria-label": `Play the ${turn.speaker}'s turn` }, "▶") : null,
+    element("span", { dir: "auto" }, turn.text), turn.problem ? element("span", { class: "small problem" }, turn.problem) : null)));
+}
+
 const handlers = new Map();
 
 /** Call `action` when a key (or two, "g r") is pressed outside of a field. */

@@ -14,10 +14,17 @@ import pytest
 
 from paras2s.audio.clip import make_clip, write_clip
 from paras2s.bench.paras2s.judges import Answer, JudgedAnswer
-from paras2s.bench.paras2s.second_judge import agreement, compare_judges, describe_agreement, judge_again, take_evenly
+from paras2s.bench.paras2s.second_judge import (
+    agreement,
+    answers_of,
+    compare_judges,
+    describe_agreement,
+    judge_again,
+    take_evenly,
+)
 from paras2s.bench.results import AnswerRow
 from paras2s.bench.systems import Progress
-from paras2s.types import Unscored, Verdict
+from paras2s.types import PastTurn, Unscored, Verdict
 
 
 def row(score: float | None, number: int = 0, system: str = "sft", contrast: str | None = None) -> AnswerRow:
@@ -112,3 +119,9 @@ def test_rows_are_judged_again_from_their_clips(tmp_path: Path) -> None:
     kept = ("system", "query_id", "answer_index", "text_stream", "answer_clip", "duration_s")
     assert all(getattr(one, key) == getattr(other, key) for one, other in zip(first, again, strict=True) for key in kept)
     assert judge_again([replace(first[0], answer_clip="1.wav")], tmp_path, ByLength(), lambda *_: None)[0].score == 1.0
+
+
+def test_a_question_is_judged_again_behind_its_own_turns(tmp_path: Path) -> None:
+    turns = (PastTurn("user", "I lost my job."), PastTurn("assistant", "I am sorry."))
+    answers = answers_of(rows([1, 2]), tmp_path, {"c1-happy": turns})
+    assert [question.history for question, _ in answers] == [(), turns]

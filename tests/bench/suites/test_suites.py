@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from outside import locate
@@ -436,9 +436,11 @@ def spoken(sent: dict[str, Any], seconds: float) -> Raw:
 class Shorter(Judge):
     """Prefers the shorter answer, and scores 5 less its seconds."""
 
-    name, version = "shorter", "7"
+    name, version, reads_history = "shorter", "7", True
+    questions: ClassVar[list[Any]] = []
 
     def score_batch(self, exchanges: Any, on_progress: Any = None) -> list[Any]:
+        self.questions.extend(exchange.question for exchange in exchanges)
         return [Verdict(self.name, self.version, "", 5 - one.answer.duration_s, "", "", 0.0, 0.0) for one in exchanges]
 
 
@@ -470,6 +472,9 @@ def test_an_endpoint_answers_once_in_dialogues_as_well_and_a_judge_of_ones_own_c
         dialogue = server.requests[4:]
         assert [len(sent["messages"]) for sent in dialogue] == [1, 3]
         assert dialogue[1]["messages"][1] == {"role": "assistant", "content": "yes 1"}
+        # Its own questions are asked behind the turns so far.
+        before = [[(speaker, said.text, said.clip is not None) for speaker, said in q.history] for q in Shorter.questions]
+        assert before[-1] == [("user", None, True), ("assistant", "yes 1", True)]
     made.sound(tmp_path / "duplex/candor_pause_handling/1/input.wav")
     with pytest.raises(ConfigError, match="times answers against the question"):
         run_suite(replace(talk, suite="fullduplex", data=tmp_path / "duplex", out=tmp_path / "duplex-run"), QUIET, True)
