@@ -104,11 +104,10 @@ def draw_hacked(page: Any, address: str, out: Path) -> None:
     page.locator("#strip").screenshot(path=out / "hacked-strip.png")
 
 
-def draw_report(browser: Any, run: Path, scratch: Path, out: Path) -> None:
+def draw_report(browser: Any, report: Path, out: Path) -> None:
     """The first screen of the page that a run ends with, from disk."""
-    export_report([run], scratch / "report.html", [])
     page = browser.new_page(viewport=SIZE | {"height": 1400})
-    page.goto((scratch / "report.html").as_uri())
+    page.goto(report.as_uri())
     page.wait_for_selector("#run[data-read]")
     page.screenshot(path=out)
 
@@ -133,6 +132,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         study = Path(scratch) / "study"
         make_shown_study(options.runs[0], study)
+        report = Path(scratch) / "report.html"
+        # Before the browser: an export runs an event loop of its own, and Playwright's is running then.
+        export_report([options.runs[0]], report, [])
         server = uvicorn.Server(uvicorn.Config(make_app([*options.runs, study, *hacked]), log_level="warning", lifespan="off"))
         threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True).start()
         with sync_playwright() as driver:
@@ -141,7 +143,7 @@ def main() -> None:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}/"
             draw(page, address, options.out)
             draw_study(page, address, options.out)
-            draw_report(browser, options.runs[0], Path(scratch), options.out.parent / "report.png")
+            draw_report(browser, report, options.out.parent / "report.png")
             if hacked:
                 draw_hacked(page, address, options.out)
             browser.close()

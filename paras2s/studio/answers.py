@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -16,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from paras2s.bench.paras2s.gain import AFTER, BEFORE, BOUNDS
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.errors import DataError
-from paras2s.run import REPORT
+from paras2s.run import REPORT, RESOLVED
 from paras2s.studio.clips import clip_address
 from paras2s.studio.dialogues import read_turns, turns_view
 from paras2s.studio.run_state import RunFiles
@@ -61,6 +62,9 @@ def read_bench(run: Path) -> Benched:
     """Return all verdicts below RUN/bench, or in a folder of `bench paras2s`: those of the bench's own judge first."""
     benched = Benched()
     bench = run / "bench" if (run / "bench").is_dir() else run
+    # The logs of a training run that has no bench yet are no verdicts.
+    if bench == run and (run / RESOLVED).is_file():
+        return benched
     paths = [*sorted(bench.glob("*.jsonl")), *(sorted(bench.glob("*/*.jsonl")) if bench != run else ())]
     for path in paths:
         # A link could lead to any file of this machine.
@@ -71,7 +75,7 @@ def read_bench(run: Path) -> Benched:
             stat = path.stat()
             rows = _load(path, stat.st_mtime_ns, stat.st_size)
         except (DataError, OSError) as error:
-            benched.problems.append(str(error))
+            benched.problems.append(str(error).replace(f"{run}{os.sep}", ""))
             continue
         benched.by_folder.setdefault("" if path.parent == bench else path.parent.name, {})[path.stem] = rows
         for row in rows:

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tiny.world import invoke
 
 from paras2s.errors import ConfigError
 from paras2s.rollout.store import INDEX, step_path
+from paras2s.studio.answers import read_bench
 from paras2s.studio.app import make_app
 from paras2s.studio.compare import config_differences
 from paras2s.studio.curves import plots_for, quiet_plots, read_log
@@ -181,6 +183,17 @@ def test_what_is_broken_is_a_message_in_its_place(tmp_path: Path, name: str, con
         assert get(client, address).status_code == 200
     assert message in get(client, "/run?run=0/one").text
     assert isinstance(get(client, "/api/metrics?run=0/one")["rows"], list)
+
+
+def test_the_logs_of_a_run_without_a_bench_are_no_verdicts(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one")
+    shutil.rmtree(run / "bench")
+    assert read_bench(run).problems == []
+    assert read_state(open_folders([tmp_path]), "0/one", 0.0).problems == ()
+    # A broken file is named as it lies in the run, wherever that is.
+    write_text(run / "bench/aligned.jsonl", '{"system": 1}\n')
+    (problem,) = read_bench(run).problems
+    assert problem.startswith("bench/aligned.jsonl:1: ")
 
 
 def test_a_newer_version_is_named(tmp_path: Path) -> None:
