@@ -117,7 +117,7 @@ def test_every_kind_of_system_has_its_row_in_the_papers_table(world: Any, tmp_pa
     assert (tmp_path / "out" / rows[1].answer_clip).is_file()
     table = (tmp_path / "out/table2.md").read_text()
     assert "| system | age | emotion | gender | sarcasm | average |" in table
-    assert "(7 of 8)" in table
+    assert "(7 of 8 scored)" in table
     page = (tmp_path / "out/report.html").read_text()
     # Questions' sounds from the dataset and answers' from the folder; the missing answer and why.
     assert page.count("data:audio/") >= 8
@@ -289,6 +289,6 @@ def load_rows_of(category: str) -> Any:
 
 def test_a_cell_says_what_is_missing() -> None:
     one = {"mean": 3.456, "standard_error": 0.1, "n_scored": 3, "n_asked": 4}
-    assert cell(one) == "3.46 ± 0.10 (3 of 4)"
+    assert cell(one) == "3.46 ± 0.10 (3 of 4 scored)"
     assert cell({**one, "n_scored": 4, "standard_error": None}) == "3.46"
-    assert cell({**one, "mean": None, "n_scored": 0}) == "- (0 of 4)"
+    assert cell({**one, "mean": None, "n_scored": 0}) == "- (0 of 4 scored)"

@@ -130,12 +130,12 @@ def automatic_scores(systems: Mapping[str, Sequence[AnswerRow]]) -> dict[AnswerK
 
 
 def cell(figure: Mapping[str, Any], factor: float = 1.0, digits: int = 2) -> str:
-    """Return the mean and standard error, and n scored of n asked where some are missing; a dash where there is no mean.
+    """Return the mean and standard error, and how many are scored where some are not; a dash where there is no mean.
 
     A share of 0 or 100 %, whose standard error is 0 whatever n is, has Wilson's interval in its place.
     """
     missing = figure["n_asked"] - figure["n_scored"]
-    note = f" ({figure['n_scored']} of {figure['n_asked']})" if missing else ""
+    note = f" ({figure['n_scored']} of {figure['n_asked']} scored)" if missing else ""
     error = "" if figure["mean"] is None else error_text(figure, factor, digits)
     return number_text(figure["mean"], digits, scale=factor) + error + note
 
