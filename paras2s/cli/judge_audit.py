@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def judge_audit(
-    judge: Annotated[str, typer.Argument(help="Judge: trace_local, contrast, rubric, a YAML, or a run, for its reward model.")],
+    judge: Annotated[
+        str, typer.Argument(help="Judge: trace_local, contrast, audiojudge, unisrm, a YAML, or a run, for its reward model.")
+    ],
     folder: Annotated[Path, typer.Argument(help="A finished run, whose answers are judged again, or a folder of data.")],
     limit: Queries = None,
     map_: Annotated[Path | None, typer.Option("--map", help="File for a contrast judge's map of ratios to 1 to 5.")] = None,
@@ -28,7 +30,8 @@ def judge_audit(
 ) -> None:
     """Find out whether a judge, or a run's reward model, tells good answers from wrong ones, style by style."""
     from paras2s.bench.paras2s.audit import JudgeAudit
-    from paras2s.bench.paras2s.judges import open_named_judge
+    from paras2s.bench.paras2s.judges import open_audited_judge
+    from paras2s.bench.paras2s.pair_audit import PairAudit, only_compares
     from paras2s.configs.schema.judges import find_judge
     from paras2s.errors import ConfigError
     from paras2s.reward.judges.contrast import fit_map, ratio_of, save_map
@@ -44,7 +47,8 @@ def judge_audit(
         _show(audit_of_run(named.source or Path(judge)), console, as_json)
         return
     tone = next((path for part in ("data", ".") if (path := folder / part / "tone_agent.json").is_file()), None)
-    chosen = JudgeAudit(open_named_judge(named, overrides, tone, cache_dir, not estimate), folder, limit)
+    opened = open_audited_judge(named, overrides, tone, cache_dir, not estimate)
+    chosen = (PairAudit if only_compares(named, opened) else JudgeAudit)(opened, folder, limit)
     if estimate:
         bill = chosen.estimate()
         usd = "an unknown price" if bill.at_most_usd is None else f"at most {bill.at_most_usd:.4f} USD"

@@ -217,7 +217,7 @@ class JudgeAudit:
 
     def _position(self) -> Position | None:
         pairs = self._pairs()
-        points = [_points(verdict) for verdict in self.judge.compare_batch(pairs)] if pairs else []
+        points = [points_in(verdict) for verdict in self.judge.compare_batch(pairs)] if pairs else []
         return position_of(points[::2], points[1::2], [row.contrast_id for row in self.probed]) if pairs else None
 
 
@@ -225,7 +225,8 @@ def _score(verdict: Scored) -> float | None:
     return verdict.score if isinstance(verdict, Verdict) else None
 
 
-def _points(verdict: Preferred) -> float | None:
+def points_in(verdict: Preferred) -> float | None:
+    """Return the points of the answer heard first; None: there is no verdict. Raises BudgetError."""
     if isinstance(verdict, BudgetError):
         raise verdict
     return verdict.points if isinstance(verdict, Preference) else None

@@ -14,7 +14,7 @@ from paras2s.bench.made_from import sent
 from paras2s.bench.results import FITTING_SCORE
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
 from paras2s.clients.chat import Bill
-from paras2s.configs.schema.judges import NamedJudge, find_judge
+from paras2s.configs.schema.judges import UNISRM, NamedJudge, find_judge
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.blueprint.parallel import measure_answers
 from paras2s.reward.judges.base import Exchange, Judge, Scored, Utterance
@@ -147,6 +147,18 @@ def open_named_judge(
     # Judges without a config have no cache either.
     cache = {"cache_dir": str(cache_dir)} if named.kind in ("llm", "contrast") else {}
     return open_judge(named, cache | overrides, tone=tone, calls=calls)
+
+
+def open_audited_judge(
+    named: NamedJudge, overrides: dict[str, Any], tone: ToneClassifier | Path | None, cache_dir: Path, calls: bool
+) -> Judge:
+    """Open a judge for an audit: of answers, or of pairs, each in one order at a time. Raises ConfigError: as `open_judge`."""
+    if named.kind not in ("audio", UNISRM):
+        return open_named_judge(named, overrides, tone, cache_dir, calls)
+    from paras2s.data_gen.tts.signal_voice import signal_voice
+
+    settings = {"cache_dir": str(cache_dir)} | overrides
+    return open_judge(named, settings, both_orders=False, voice=signal_voice(), calls=calls)
 
 
 def _unscored(judge: str, reason: str) -> JudgedAnswer:
