@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from paras2s.cli.options import Cache, Json, RetryUnscored, Set, Tone, exit_if_unscored, parse_overrides, print_json
+from paras2s.cli.options import Cache, Estimate, Json, RetryUnscored, Set, Tone, exit_if_unscored, parse_overrides, print_json
 
 
 class Split(StrEnum):
@@ -38,6 +39,7 @@ def bench_unisrm(
     out: Annotated[Path, typer.Option(help="Folder for verdicts and tables.")] = Path("runs/bench-unisrm"),
     tone: Tone = None,
     retry_unscored: RetryUnscored = False,
+    estimate: Estimate = False,
     cache_dir: Cache = Path("runs/cache"),
     set_: Set = None,
     as_json: Json = False,
@@ -46,8 +48,9 @@ def bench_unisrm(
 
     Controls: the majority class, silence for clips, another item's clips, the candidates exchanged.
     """
+    from paras2s.bench.display import show_estimate
     from paras2s.unisrm.bench.report import markdown
-    from paras2s.unisrm.bench.run import UniSRMBenchOptions, run_bench
+    from paras2s.unisrm.bench.run import UniSRMBenchOptions, estimate_bench, run_bench
     from paras2s.utils.progress import open_console
 
     console = open_console(to_stderr=as_json)
@@ -64,6 +67,13 @@ def bench_unisrm(
         retry_unscored=retry_unscored,
         overrides=parse_overrides(set_),
     )
+    if estimate:
+        bills = estimate_bench(options)
+        if as_json:
+            print_json({name: asdict(bill) for name, bill in bills.items()})
+        for name, bill in bills.items() if not as_json else ():
+            show_estimate(console, name, bill)
+        return
     result = run_bench(options, console, as_json)
     if as_json:
         print_json(result.report)

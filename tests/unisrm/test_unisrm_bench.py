@@ -38,7 +38,7 @@ from paras2s.unisrm.bench.metrics import (
 )
 from paras2s.unisrm.bench.report import control, load_published
 from paras2s.unisrm.bench.results import BenchRow, Judgement, NoJudgement, load_rows, row_of
-from paras2s.unisrm.bench.run import UniSRMBenchOptions, groundedness, run_bench
+from paras2s.unisrm.bench.run import UniSRMBenchOptions, estimate_bench, groundedness, run_bench
 from paras2s.unisrm.reward.items import read_items, write_items
 from paras2s.unisrm.reward.reply import write_reply
 from paras2s.unisrm.reward.tasks import TASKS, Item, QualityRecord
@@ -296,7 +296,7 @@ def scripted(name, model, unfit=()):
 
 def bench(data, tmp_path, judges, monkeypatch, **options):
     monkeypatch.setattr(bench_run, "find_judge", lambda name: judges[name])
-    monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_: judges[name])
+    monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_, **__: judges[name])
     chosen = {"objective": False} | options
     made = UniSRMBenchOptions(data, list(judges), tmp_path / "out", tmp_path / "cache", **chosen)
     return run_bench(made, open_console(to_stderr=True), True)
@@ -378,6 +378,37 @@ def test_judges_of_the_registry_get_pairs_and_clips(data, tmp_path):
         judge = open_bench_judge("audio", {"cache_dir": str(tmp_path), "llm.base_url": server.base_url})
         found = judge.judge("T3", [sample], [sample.read()])
     assert found[0].better == "B"
+
+
+@pytest.mark.parametrize("name", ["audio", "audiojudge", "dimensions"])
+def test_an_estimate_counts_the_calls_that_are_made_and_makes_none(data, tmp_path, name):
+    def reply(sent, number):
+        votes = dict.fromkeys(("content", "voice_quality", "paralinguistics", "label"), "2")
+        return Say(json.dumps({"reasoning": "clear", **votes}))
+
+    with ScriptedEndpoint(reply) as server:
+        settings = {"cache_dir": str(tmp_path / "cache"), "llm.base_url": server.base_url, "llm.max_attempts": 1}
+        options = UniSRMBenchOptions(data, [name], tmp_path / "out", tmp_path, objective=False, limit=3, overrides=settings)
+        (bill,) = estimate_bench(options).values()
+        assert server.requests == []
+        run_bench(options, open_console(), True)
+        # A call that stands in the cache is in the bill, and is not made.
+        assert 0 < len(server.requests) <= bill.calls
+        assert [left.calls for left in estimate_bench(options).values()] == [0]
+        again = [left.calls for left in estimate_bench(replace(options, retry_unscored=True)).values()]
+        assert 0 <= again[0] <= bill.calls
+    with pytest.raises(ConfigError, match="--groundedness: its LLM rates replies"):
+        estimate_bench(replace(options, llm=tmp_path / "llm.yaml"))
+
+
+def test_the_verb_prints_an_estimate_without_a_key(data, tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    call = ["bench", "unisrm", data, "--judge", "audiojudge", "--limit", "2", "--estimate", "--out", tmp_path / "out"]
+    done = CliRunner().invoke(app, [*map(str, call), "--json"])
+    bill = json.loads(done.stdout)["audiojudge"]
+    assert (done.exit_code, bill["calls"] > 0, bill["at_most_usd"] > 0) == (0, True, True)
+    assert f"{bill['calls']} calls of audiojudge" in CliRunner().invoke(app, [*map(str, call)]).output
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_judge_of_dimensions_gets_all_inputs_and_gives_dimensions(data, tmp_path):
@@ -471,7 +502,7 @@ def test_quality_of_other_data_sets_stands_in_columns_of_its_own(tmp_path, monke
 def test_the_verb_ends_with_1_where_something_is_unscored(data, tmp_path, monkeypatch):
     judges = {"one": scripted("one", ToneModel(broken=("t2-0",)))}
     monkeypatch.setattr(bench_run, "find_judge", lambda name: judges[name])
-    monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_: judges[name])
+    monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_, **__: judges[name])
     call = ["bench", "unisrm", str(data), "--judge", "one", "--no-objective", "--out", str(tmp_path / "out"), "--json"]
     done = CliRunner().invoke(app, call)
     assert done.exit_code == 1
@@ -485,7 +516,7 @@ def test_the_verb_judges_the_split_that_is_asked_for(data, tmp_path, monkeypatch
     write_items(data, [*items[:6], *[replace(item, split="rl") for item in items[6:8]], *items[8:]])
     judges = {"one": scripted("one", ToneModel())}
     monkeypatch.setattr(bench_run, "find_judge", lambda name: judges[name])
-    monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_: judges[name])
+    monkeypatch.setattr(bench_run, "open_bench_judge", lambda name, *_, **__: judges[name])
     call = ["bench", "unisrm", str(data), "--judge", "one", "--no-objective", "--json"]
     for split, count in (("rl", 2), ("bench", 16)):
         out = tmp_path / split

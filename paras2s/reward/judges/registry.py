@@ -231,14 +231,14 @@ def open_unisrm_judge(
     return UniSRMJudge(config, inputs or TaskInputs(), calls)
 
 
-def open_dimension_judges(name: Name, overrides: Overrides = None) -> dict[PairTask, DimensionJudge]:
+def open_dimension_judges(name: Name, overrides: Overrides = None, calls: bool = True) -> dict[PairTask, DimensionJudge]:
     """Open a judge of dimensions for each comparing task; they share endpoint, budget and cache. Raises ConfigError."""
     from paras2s.clients.chat import LLMClient
     from paras2s.unisrm.reward.dimensions import DimensionJudge
     from paras2s.utils.cache import JsonCache
 
     config = find_judge(name).config(DimensionBenchConfig, overrides)
-    client = LLMClient(config.llm, JsonCache(config.cache_dir / "judging.sqlite"))
+    client = LLMClient(config.llm, JsonCache(config.cache_dir / "judging.sqlite"), calls=calls)
     return {task_id: DimensionJudge(config, task_id, client) for task_id in get_args(PairTask)}
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from paras2s.audio import asr
 from paras2s.audio.clip import Clip
 from paras2s.bench.detection.baselines import DnsmosBaseline, MeasuringOptions, SpeakerOptions, embed_speaker
+from paras2s.clients.chat import Bill
 from paras2s.configs.schema.audio_judge import AudioJudgeConfig
 from paras2s.configs.schema.judges import NamedJudge, find_judge
 from paras2s.configs.schema.unisrm_data import PairTask
@@ -36,6 +37,12 @@ from paras2s.utils.cache import key_of
 
 Found = Judgement | NoJudgement | BudgetError
 JudgeSamples = Callable[[TaskId, Sequence[Sample], Sequence[Mapping[str, Clip]]], list[Found]]
+Estimate = Callable[[TaskId, Sequence[Sample], Sequence[Mapping[str, Clip]]], Bill]
+
+
+def no_calls(task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> Bill:
+    """Return the bill of a judge on this machine."""
+    return Bill()
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class BenchJudge:
     """A judge of samples: `judge` returns a judgement of each sample of a task, in order.
 
     `version` changes whenever a judgement may change. `inputs` names its inputs for each task that it does (Table 12); `unfit`
-    says why it cannot do the others.
+    says why it cannot do the others. `estimate` returns the most that judging samples of a task costs.
     """
 
     name: str
@@ -51,6 +58,7 @@ class BenchJudge:
     judge: JudgeSamples
     inputs: Mapping[TaskId, str]
     unfit: Mapping[TaskId, str] = field(default_factory=dict)
+    estimate: Estimate = no_calls
 
 
 ALL_INPUTS = "all texts and clips of the task"
@@ -73,7 +81,11 @@ def _by_unisrm(name: str, model: UniSRMJudge) -> BenchJudge:
                 judgements.append(judgement_of(reply.record, task_id, reply.reply))
         return judgements
 
-    return BenchJudge(name, model.fingerprint, judge, dict.fromkeys(TASKS, ALL_INPUTS))
+    def estimate(task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> Bill:
+        pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
+        return Bill() if model.client is None else model.client.estimate(model.reader.requests(task_id, pairs))
+
+    return BenchJudge(name, model.fingerprint, judge, dict.fromkeys(TASKS, ALL_INPUTS), estimate=estimate)
 
 
 def _by_dimensions(name: str, judges: Mapping[PairTask, DimensionJudge]) -> BenchJudge:
@@ -84,8 +96,13 @@ def _by_dimensions(name: str, judges: Mapping[PairTask, DimensionJudge]) -> Benc
         pairs = [(sample.item.texts, sounds) for sample, sounds in zip(samples, clips, strict=True)]
         return [_of_dimensions(task_id, verdict) for verdict in judges[task_id].score_pairs(pairs)]
 
+    def estimate(task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> Bill:
+        assert task_id != "T2"
+        lengths = [{clip_name: clip.duration_s for clip_name, clip in sounds.items()} for sounds in clips]
+        return judges[task_id].estimate(list(zip([sample.item.texts for sample in samples], lengths, strict=True)))
+
     version = key_of([judge.version for judge in judges.values()])[:8]
-    return BenchJudge(name, version, judge, dict.fromkeys(judges, ALL_INPUTS), {"T2": NO_RATING})
+    return BenchJudge(name, version, judge, dict.fromkeys(judges, ALL_INPUTS), {"T2": NO_RATING}, estimate)
 
 
 def _of_dimensions(task_id: TaskId, verdict: Judged) -> Found:
@@ -116,19 +133,31 @@ def _by_registry(
 ) -> BenchJudge:  # fmt: skip
     """Return judges of the registry: `comparing` prefers one of two answers, `rating` scores a clip; None: it cannot."""
 
+    def pairs_of(task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Pair]:
+        return [
+            Pair(_instruction(task_id, sample, sounds), sounds["speech_a"], sounds["speech_b"])
+            for sample, sounds in zip(samples, clips, strict=True)
+        ]
+
+    def exchanges_of(clips: Sequence[Mapping[str, Clip]]) -> list[Exchange]:
+        return [Exchange(Utterance(), sounds["speech"]) for sounds in clips]
+
     def judge(task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> list[Found]:
         if TASKS[task_id].pairwise:
             assert comparing is not None
-            pairs = [
-                Pair(_instruction(task_id, sample, sounds), sounds["speech_a"], sounds["speech_b"])
-                for sample, sounds in zip(samples, clips, strict=True)
-            ]
-            return [_found(verdict) for verdict in comparing.compare_batch(pairs)]
+            return [_found(verdict) for verdict in comparing.compare_batch(pairs_of(task_id, samples, clips))]
         assert rating is not None
-        exchanges = [Exchange(Utterance(), sounds["speech"]) for sounds in clips]
-        return [_found(verdict) for verdict in rating.score_batch(exchanges)]
+        return [_found(verdict) for verdict in rating.score_batch(exchanges_of(clips))]
 
-    return BenchJudge(name, version, judge, inputs, unfit)
+    def estimate(task_id: TaskId, samples: Sequence[Sample], clips: Sequence[Mapping[str, Clip]]) -> Bill:
+        pairwise = TASKS[task_id].pairwise
+        chosen = comparing if pairwise else rating
+        if chosen is None or chosen.client is None:
+            return Bill()
+        items = pairs_of(task_id, samples, clips) if pairwise else exchanges_of(clips)
+        return chosen.client.estimate(chosen.requests(items))
+
+    return BenchJudge(name, version, judge, inputs, unfit, estimate)
 
 
 def _found(verdict: Preference | Verdict | Unscored | BudgetError) -> Found:
@@ -152,15 +181,18 @@ NO_PROMPT = "candidates, and the sentence as an instruction; no prompt speech"
 
 
 def open_bench_judge(
-    name: str, overrides: Mapping[str, Any] | None = None, tone: Any = None, encoder: Any = None
+    name: str, overrides: Mapping[str, Any] | None = None, tone: Any = None, encoder: Any = None, calls: bool = True
 ) -> BenchJudge:
-    """Open a judge by name, YAML or folder. Raises ConfigError: it does not exist, or a wrong setting. JudgeError: no model."""
+    """Open a judge by name, YAML or folder; without `calls` for an estimate, which needs no key.
+
+    Raises ConfigError: it does not exist, or a wrong setting. JudgeError: no model.
+    """
     named, changed = find_judge(name), dict(overrides or {})
     kind = named.kind
     if kind == "unisrm":
-        return _by_unisrm(name, open_unisrm_judge(named, changed, both_orders=False))
+        return _by_unisrm(name, open_unisrm_judge(named, changed, both_orders=False, calls=calls))
     if kind == "dimensions":
-        return _by_dimensions(name, open_dimension_judges(named, changed))
+        return _by_dimensions(name, open_dimension_judges(named, changed, calls))
     if kind in ("rubric", "independent"):
         return _by_registry(name, "1", None, None, {}, dict.fromkeys(TASKS, NEEDS_STYLE))
     if kind == "reward_model":
@@ -169,21 +201,21 @@ def open_bench_judge(
         return _by_registry(name, judge.fingerprint, judge, None, {"T4": LAST_TURN}, unfit)
     inputs: dict[TaskId, str] = {"T1": NO_PROMPT, "T3": WORDS, "T4": LAST_TURN}
     if kind == "llm" or named.is_own:
-        judge = open_judge(named, changed, both_orders=False, tone=tone)
+        judge = open_judge(named, changed, both_orders=False, tone=tone, calls=calls)
         return _by_registry(name, judge.fingerprint, judge, None, inputs, {"T2": NO_RATING})
-    return _open_audio(named, changed, inputs)
+    return _open_audio(named, changed, inputs, calls)
 
 
-def _open_audio(named: NamedJudge, changed: dict[str, Any], inputs: dict[TaskId, str]) -> BenchJudge:
+def _open_audio(named: NamedJudge, changed: dict[str, Any], inputs: dict[TaskId, str], calls: bool) -> BenchJudge:
     """Open an audio judge: its own tasks for pairs, and AudioJudge's scores of quality for T2."""
     name, config = named.name, named.config(AudioJudgeConfig, changed)
-    rater = open_audio_judges(named, changed, tasks=["mos"], voice=signal_voice())[0]
+    rater = open_audio_judges(named, changed, tasks=["mos"], voice=signal_voice(), calls=calls)[0]
     wrong = [task for task in config.tasks if find_task(task).kind not in ("winner", "winner_or_tie")]
     inputs = {**inputs, "T2": "the clip"}
     if wrong:
         unfit: dict[TaskId, str] = dict.fromkeys(("T1", "T3", "T4"), f"its task {wrong[0]} prefers neither of two clips")
         return _by_registry(name, rater.fingerprint, None, rater, {"T2": "the clip"}, unfit)
-    pairs = open_judge(named, changed, both_orders=False, voice=signal_voice())
+    pairs = open_judge(named, changed, both_orders=False, voice=signal_voice(), calls=calls)
     return _by_registry(name, f"{pairs.fingerprint}+{rater.fingerprint}", pairs, rater, inputs, {})
 
 

@@ -17,7 +17,7 @@ from paras2s.audio.clip import Clip
 from paras2s.bench.detection.baselines import MeasuringOptions
 from paras2s.bench.results import require_new
 from paras2s.bench.verdict_file import VerdictFile
-from paras2s.clients.chat import LLMClient, Reply, Request
+from paras2s.clients.chat import Bill, LLMClient, Reply, Request
 from paras2s.configs.schema.base import load_section
 from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.configs.schema.judges import find_judge
@@ -75,6 +75,32 @@ class UniSRMBenchResult:
     stopped: BudgetError | None
 
 
+def estimate_bench(options: UniSRMBenchOptions) -> dict[str, Bill]:
+    """Return the most that the verdicts which are missing cost, by judge.
+
+    Raises ConfigError: a wrong judge, or groundedness, which is about replies. DataError. StorageError: another judge's file.
+    """
+    if options.llm is not None:
+        raise ConfigError("--groundedness: its LLM rates replies, which an estimate does not have; leave one of the two out")
+    data, bills = load_bench(options.data, options.split), dict[str, Bill]()
+    for name in options.judges:
+        judge = open_bench_judge(name, options.overrides, options.tone, RunClipEncoder, calls=False)
+        missing = _Verdicts(judge, _samples_of(judge, data, options.limit), data, options).missing
+        bills[judge.name] = Bill()
+        for task_id in TASKS:
+            read = [(sample, _read(sample)) for sample in missing if sample.item.task == task_id]
+            readable = [(sample, clips) for sample, clips in read if not isinstance(clips, NoJudgement)]
+            if readable:
+                bills[judge.name] += judge.estimate(task_id, [sample for sample, _ in readable], [clips for _, clips in readable])
+    return bills
+
+
+def _samples_of(judge: BenchJudge, data: BenchData, limit: int | None) -> list[Sample]:
+    return [
+        sample for condition in CONDITIONS for sample in data.samples(condition, limit) if sample.item.task not in judge.unfit
+    ]
+
+
 def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> UniSRMBenchResult:
     """Judge, and write verdicts, unisrm.json and unisrm.md. Raises ConfigError: a wrong judge. DataError. StorageError."""
     data = load_bench(options.data, options.split)
@@ -86,10 +112,7 @@ def run_bench(options: UniSRMBenchOptions, console: Console, quiet: bool) -> Uni
     measures = objective_measures(MeasuringOptions(cache_dir=options.cache_dir)) if options.objective else []
     results, stopped, unscored = [], None, 0
     for judge in chain(opened, measures):
-        samples = [
-            sample for condition in CONDITIONS for sample in data.samples(condition, options.limit)
-            if sample.item.task not in judge.unfit
-        ]  # fmt: skip
+        samples = _samples_of(judge, data, options.limit)
         with progress_bar(console, judge.name, len(samples), quiet=quiet) as bar:
             rows, ended = judge_samples(judge, samples, data, options, bar.at)
         grounded, unpaid = _grounded(rows, data, client)
@@ -137,16 +160,10 @@ def judge_samples(
     on_progress: Progress,
 ) -> tuple[list[BenchRow], BudgetError | None]:  # fmt: skip
     """Judge samples without a verdict; return their rows, and the budget's end. Raises StorageError: another judge's file."""
-    path = verdicts_path(options.out, judge.name)
-    version = f"{judge.version}/{data.digest}"
-    existing = load_rows(path) if path.is_file() else []
-    require_new(path, (f"{row.judge}/{row.version}" for row in existing), [f"{judge.name}/{version}"])
-    known = {row.key: row for row in existing}
-    done = {key for key, row in known.items() if row.unscored is None or not options.retry_unscored}
-    keys = [(sample.item.id, sample.condition) for sample in samples]
-    missing = [sample for sample, key in zip(samples, keys, strict=True) if key not in done]
-    file = VerdictFile(path, known, lambda row: row.key, lambda row: row.unscored is None, asdict)
-    judge_chunk = functools.partial(_judge_chunk, judge, version)
+    verdicts = _Verdicts(judge, samples, data, options)
+    keys, missing = verdicts.keys, verdicts.missing
+    file = VerdictFile(verdicts.path, verdicts.known, lambda row: row.key, lambda row: row.unscored is None, asdict)
+    judge_chunk = functools.partial(_judge_chunk, judge, verdicts.version)
     stopped: BudgetError | None = None
     for task_id in TASKS:
         if stopped is None:
@@ -160,16 +177,38 @@ def judge_samples(
     return [file.rows[key] for key in keys if key in file.rows], stopped
 
 
+class _Verdicts:
+    """A judge's file of verdicts, and which of its samples have none. Raises StorageError: it holds another judge's."""
+
+    def __init__(self, judge: BenchJudge, samples: Sequence[Sample], data: BenchData, options: UniSRMBenchOptions) -> None:
+        self.path = verdicts_path(options.out, judge.name)
+        self.version = f"{judge.version}/{data.digest}"
+        existing = load_rows(self.path) if self.path.is_file() else []
+        require_new(self.path, (f"{row.judge}/{row.version}" for row in existing), [f"{judge.name}/{self.version}"])
+        self.known = {row.key: row for row in existing}
+        done = {key for key, row in self.known.items() if row.unscored is None or not options.retry_unscored}
+        self.keys = [(sample.item.id, sample.condition) for sample in samples]
+        self.missing = [sample for sample, key in zip(samples, self.keys, strict=True) if key not in done]
+
+
+def _read(sample: Sample) -> dict[str, Clip] | NoJudgement:
+    try:
+        return sample.read()
+    except AudioError as error:
+        return NoJudgement(str(error))
+
+
 def _judge_chunk(judge: BenchJudge, version: str, samples: Sequence[Sample], at: Progress) -> list[BenchRow | BudgetError]:
     readable: list[Sample] = []
     clips: list[dict[str, Clip]] = []
     rows: list[BenchRow | BudgetError] = []
     for sample in samples:
-        try:
-            clips.append(sample.read())
+        read = _read(sample)
+        if isinstance(read, NoJudgement):
+            rows.append(row_of(sample, judge.name, version, read))
+        else:
+            clips.append(read)
             readable.append(sample)
-        except AudioError as error:
-            rows.append(row_of(sample, judge.name, version, NoJudgement(str(error))))
     outcomes = judge.judge(readable[0].item.task, readable, clips) if readable else []
     for sample, outcome in zip(readable, outcomes, strict=True):
         rows.append(outcome if isinstance(outcome, BudgetError) else row_of(sample, judge.name, version, outcome))
@@ -197,7 +236,7 @@ def groundedness(rows: Sequence[BenchRow], texts: Mapping[str, str], client: LLM
     """Return the mean of 0 to 2 over readable replies; `texts` maps an item to its text, a cluster. Raises BudgetError."""
     prompt = Prompt(read_prompt("groundedness", None, "paras2s.unisrm.bench"), USER)
     requests = [Request(prompt.messages(_values(row), {}), SCHEMA) for row in rows]
-    replies = client.complete_all(requests, usable=lambda reply: is_readable(reply, _read))
+    replies = client.complete_all(requests, usable=lambda reply: is_readable(reply, _grade))
     return mean_share([_score(reply) for reply in replies], [texts[row.item] for row in rows])
 
 
@@ -207,7 +246,7 @@ def _values(row: BenchRow) -> dict[str, str]:
     return {"task": task.title, "dimensions": titles, "reply": row.reply}
 
 
-def _read(text: str) -> int:
+def _grade(text: str) -> int:
     return read_as(text, Grounded).score
 
 
@@ -217,6 +256,6 @@ def _score(reply: Reply | JudgeError | BudgetError) -> float | None:
     if isinstance(reply, JudgeError):
         return None
     try:
-        return float(_read(require_complete(reply)))
+        return float(_grade(require_complete(reply)))
     except JudgeError:
         return None
