@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tiny.endpoint import Raw, Say, ScriptedEndpoint
+from tiny.world import tone as always
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -22,7 +23,7 @@ from paras2s.reward.judges.registry import open_judge, open_scoring_judge
 from paras2s.reward.reward_model.teachers import JudgeTeacher, TeacherRequest
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.judge import JudgeSource
-from paras2s.types import Measured, Unscored, Verdict
+from paras2s.types import Blueprint, Measured, Unscored, Verdict
 
 TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
@@ -108,6 +109,44 @@ def test_of_several_other_styles_the_mean_probability_counts_and_against_none_no
     bare = prompt_of("sad").replace(" in a sad, downcast voice", "")
     ratio = likelihood(model, "sad", "Oh no.") - sum(token_logprobs(model, f"{bare}Oh no.")[len(bare) :])
     assert ratio_of(alone) == pytest.approx(ratio, abs=0.006)
+
+
+TONES = {"cheerful": "cheerfully", "gentle": "gently"}
+VOICED = {"extractors": [{"name": "words"}, {"name": "tone"}], "tones": TONES}
+
+
+def sounding(tone, style="sarcastic"):
+    values = {"cheerful": 0.2, "gentle": 0.1, "calm": 0.0} | {tone: 0.7}
+    fields = {f"agent_emotion.{name}": Measured(value) for name, value in values.items()}
+    blueprint = Blueprint(fields | {RESPONSE: Measured("thank you")})
+    return replace(exchange(None, style), blueprint=blueprint)
+
+
+def test_the_tone_of_the_voice_counts_where_it_has_a_word(model, tmp_path):
+    tone = always(["calm", "cheerful", "gentle"])
+    judge = open_judge("contrast", {"cache_dir": str(tmp_path), "model": str(model), **VOICED}, tone=tone)
+    cheerful, gentle, calm = judge.score_batch([sounding(name) for name in ("cheerful", "gentle", "calm")])
+    for verdict, word in ((cheerful, "cheerfully"), (gentle, "gently")):
+        answer = f"({word}) Thank you."
+        ratio = likelihood(model, "sarcastic", answer) - likelihood(model, "sincere", answer)
+        assert ratio_of(verdict) == pytest.approx(ratio, abs=0.006)
+    assert isinstance(calm, Unscored)
+    assert calm.reason == "the tone calm has no word; add it to tones of the judge's config"
+    assert calm.transcript == "thank you"
+    # The words alone, for a judge without tones, which keeps its version.
+    plain = open_for(model, tmp_path)
+    assert ratio_of(plain.score_batch([sounding("gentle")])[0]) == ratio_of(plain.score_batch([exchange("thank you")])[0])
+    assert plain.version != judge.version
+    # Measured where it is not known.
+    # Measured where it is not known: this classifier always says gentle.
+    silence = Clip(np.zeros(1600, dtype=np.float32), 16_000)
+    measured, silent = judge.score_batch([replace(exchange("thank you"), answer=sound) for sound in (clip(1), silence)])
+    assert ratio_of(measured) == ratio_of(gentle)
+    assert silent.reason.startswith("the answer has no tone: ")
+    with pytest.raises(ConfigError, match=r"add \{name: tone\} to extractors"):
+        open_for(model, tmp_path, tones=TONES)
+    with pytest.raises(ConfigError, match="needs a fitted tone classifier"):
+        open_for(model, tmp_path, **VOICED)
 
 
 def test_a_batch_is_one_by_one_and_the_cache_keeps_what_was_read(model, tmp_path, monkeypatch):

@@ -99,12 +99,21 @@ class ContrastConfig(Section):
         None, description="Jinja file of the model's chat; null: the local tokenizer's own, or ChatML for an endpoint"
     )
     styles: dict[str, dict[str, str]] = Field({}, description="categories, each with its styles and their words")
+    tones: dict[str, str] = Field(
+        {}, description="tones of the extractor tone, each with a word that is read before an answer's words; {}: words alone"
+    )
     against: Literal["others", "none"] = Field(
         "others", description="denominator of the ratio: all other styles of the category, or no style named"
     )
     score_map: Path | None = Field(None, description="file of a monotone map of ratios to 1 to 5; null: a sigmoid")
     sigmoid_nats: float = Field(2.0, gt=0, description="width of the sigmoid")
     prompts: Path | None = Field(None, description="folder with your own contrast.md and contrast_question.md")
+
+    @model_validator(mode="after")
+    def _measures_tones(self) -> ContrastConfig:
+        if self.tones and not any(extractor.name == "tone" for extractor in self.extractors):
+            raise ValueError("tones: add {name: tone} to extractors, which measures them")
+        return self
 
 
 class OmniServedConfig(Section):

@@ -2,7 +2,7 @@
 
 The ratio is log p(answer | question, said in its style) - log p(answer | question, said in another style), over all words of
 the answer; of several other styles, their mean probability. Its map to 1 to 5 is monotone: a file that `fit_map` made, or a
-sigmoid. Not judged: how the answer sounds.
+sigmoid. How the answer sounds is judged where `tones` has words for the tones of voice: "(cheerfully) Thank you." is read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,9 +26,13 @@ from paras2s.reward.blueprint.schema import RESPONSE
 from paras2s.reward.judges.base import ANSWER_WORDS, QUESTION_WORDS, Exchange, Judge, Pair, Progress, Scored, sides_of
 from paras2s.reward.judges.likelihood import LocalLikelihoods
 from paras2s.reward.judges.prompts import load_prompt
-from paras2s.types import Unscored, Verdict
+from paras2s.reward.judges.rubric import tone_of
+from paras2s.types import Absent, Blueprint, Unscored, Verdict
 from paras2s.utils.cache import JsonCache, key_of
 from paras2s.utils.io import read_json, write_json
+
+if TYPE_CHECKING:
+    from paras2s.reward.tone_classifier import ToneClassifier
 
 VERSION = "1"
 # Qwen, SmolLM and others; a server's own template cannot be asked for.
@@ -99,18 +104,22 @@ class ContrastJudge(Judge):
     needs_question_audio = False
     needs = (QUESTION_WORDS, "question.style", ANSWER_WORDS)
 
-    def __init__(self, config: ContrastConfig, client: LLMClient | None, cache: JsonCache) -> None:
+    def __init__(
+        self, config: ContrastConfig, client: LLMClient | None, cache: JsonCache, tone: ToneClassifier | None = None
+    ) -> None:
         self.config, self.client, self.cache = config, client, cache
         self._local = LocalLikelihoods(config) if client is None else None
         self._map = load_map(config.score_map) if config.score_map else None
-        self._extractors = make_extractors(config.extractors)
+        self._extractors = make_extractors(config.extractors, tone)
         self._prompt = load_prompt("contrast", "contrast_question", config.prompts)
         self.prompt_hash = self._prompt.hash
         model = self._local.fingerprint if self._local else [config.llm.base_url, config.llm.extra_body]
         template = None if config.chat_template is None else config.chat_template.read_text(encoding="utf-8")
         scale = self._map.model_dump() if self._map else config.sigmoid_nats
         measured = [extractor.version for extractor in self._extractors]
-        self.version = f"{VERSION}-{key_of([model, template, scale, config.styles, config.against, measured])[:8]}"
+        # Behind the rest, so that a judge of words alone keeps its version.
+        settings = [model, template, scale, config.styles, config.against, measured, *([config.tones] if config.tones else [])]
+        self.version = f"{VERSION}-{key_of(settings)[:8]}"
         self.name = f"contrast:{config.llm.model if self.client else config.model and config.model.stem}"
 
     def requests(self, items: Sequence[Pair | Exchange]) -> list[list[Request] | Unscored]:
@@ -163,14 +172,33 @@ class ContrastJudge(Judge):
             texts.append(text or self._unscored(reason))
         return texts
 
+    def _tones(self, exchanges: Sequence[Exchange]) -> list[str | Unscored]:
+        """Return the word for the tone of each answer's voice, "" where the words alone are read."""
+        if not self.config.tones:
+            return [""] * len(exchanges)
+        missing = [exchange.answer for exchange in exchanges if exchange.blueprint is None]
+        measured = iter(build_blueprints(missing, self._extractors, self.cache))
+        return [self._tone(exchange.blueprint or next(measured)) for exchange in exchanges]
+
+    def _tone(self, answer: Blueprint) -> str | Unscored:
+        tone = tone_of(answer)
+        if isinstance(tone, Absent):
+            return self._unscored(f"the answer has no tone: {tone.reason}")
+        no_word = f"the tone {tone} has no word; add it to tones of the judge's config"
+        return self.config.tones.get(tone) or self._unscored(no_word)
+
     def _unscored(self, reason: str, transcript: str | None = None) -> Unscored:
         return Unscored(self.name, reason, transcript=transcript)
 
-    def _readings(self, style: str | None, question: str | Unscored, words: str | Unscored) -> Readings | Unscored:
+    def _readings(
+        self, style: str | None, question: str | Unscored, words: str | Unscored, tone: str | Unscored
+    ) -> Readings | Unscored:
         if isinstance(words, Unscored):
             return words
-        if isinstance(question, Unscored):
-            return replace(question, transcript=words)
+        for missing in (question, tone):
+            if isinstance(missing, Unscored):
+                return replace(missing, transcript=words)
+        assert isinstance(question, str)
         if style is None:
             return self._unscored("the style of the question must be known", words)
         own = next((named for named in self.config.styles.values() if style in named), None)
@@ -179,11 +207,15 @@ class ContrastJudge(Judge):
         others: list[str] = [""] if self.config.against == "none" else [text for name, text in own.items() if name != style]
         if not others:
             return self._unscored(f"style {style} has no other style in its category to be told from", words)
-        return Readings(tuple(self._rendered(question, text) for text in (own[style], *others)), as_sentence(words))
+        answer = f"({tone}) {as_sentence(words)}" if tone else as_sentence(words)
+        return Readings(tuple(self._rendered(question, text) for text in (own[style], *others)), answer)
 
     def _all_readings(self, exchanges: Sequence[Exchange], words: Sequence[str | Unscored]) -> list[Readings | Unscored]:
-        both = zip(exchanges, self._questions(exchanges), words, strict=True)
-        return [self._readings(exchange.question.style, question, answer) for exchange, question, answer in both]
+        questions, tones = self._questions(exchanges), self._tones(exchanges)
+        return [
+            self._readings(exchange.question.style, *read)
+            for exchange, *read in zip(exchanges, questions, words, tones, strict=True)
+        ]
 
     def _rendered(self, question: str, style: str) -> str:
         plain = {"style": f" {style}" if style else "", "question": harmless(question)}

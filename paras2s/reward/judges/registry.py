@@ -28,6 +28,7 @@ from paras2s.reward.judges.base import Judge
 from paras2s.utils.plugins import find_part
 
 if TYPE_CHECKING:
+    from paras2s.configs.schema.endpoints import ExtractorConfig
     from paras2s.reward.judges.audio_judge.concatenation import Speak
     from paras2s.reward.judges.audio_judge.judge import AudioJudge
     from paras2s.reward.judges.contrast import ContrastJudge
@@ -113,7 +114,7 @@ def open_judges(
     if named.kind == "llm":
         return [open_llm_judge(named, overrides, both_orders=both_orders, tone=tone, calls=calls)]
     if named.kind == "contrast":
-        return [open_contrast_judge(named, overrides, calls=calls)]
+        return [open_contrast_judge(named, overrides, tone=tone, calls=calls)]
     if named.is_own:
         return [_open_own(named, overrides)]
     if overrides:
@@ -139,17 +140,22 @@ def open_llm_judge(
     from paras2s.clients.chat import LLMClient
     from paras2s.reward.judges.llm_judge import LLMJudge
     from paras2s.reward.judges.overall_judge import OverallJudge
-    from paras2s.reward.tone_classifier import ToneClassifier
     from paras2s.utils.cache import JsonCache
 
     orders = {} if both_orders is None else {"judge.both_orders": both_orders}
     config = find_judge(name).config(JudgingConfig, {**(overrides or {}), **orders})
-    if isinstance(tone, str | Path):
-        # A run without the extractor may have no such file.
-        tone = ToneClassifier.load(Path(tone)) if any(extractor.name == "tone" for extractor in config.extractors) else None
     cache = JsonCache(config.cache_dir / "judging.sqlite")
     kind = OverallJudge if config.judge.asks == "overall" else LLMJudge
-    return kind(config, LLMClient(config.llm, cache, calls=calls), cache, tone)
+    return kind(config, LLMClient(config.llm, cache, calls=calls), cache, _fitted(tone, config.extractors))
+
+
+def _fitted(tone: ToneClassifier | Path | str | None, extractors: Sequence[ExtractorConfig]) -> ToneClassifier | None:
+    """Return a tone classifier that the extractors need, read from its file; a run without them may have no such file."""
+    from paras2s.reward.tone_classifier import ToneClassifier
+
+    if isinstance(tone, str | Path):
+        return ToneClassifier.load(Path(tone)) if any(extractor.name == "tone" for extractor in extractors) else None
+    return tone
 
 
 def open_scoring_judge(
@@ -166,7 +172,7 @@ def open_scoring_judge(
     refuse_to_teach(named.name, key)
     judge: Judge
     if named.kind == "contrast":
-        judge = open_contrast_judge(named, overrides)
+        judge = open_contrast_judge(named, overrides, tone=tone)
     else:
         judge = open_judge(named) if named.is_own else open_llm_judge(named, overrides, tone=tone)
     refuse_to_teach(judge.name, key)
@@ -175,8 +181,10 @@ def open_scoring_judge(
     return judge
 
 
-def open_contrast_judge(name: Name, overrides: Overrides = None, *, calls: bool = True) -> ContrastJudge:
-    """Open a judge by likelihood ratios. Raises ConfigError: another kind, a wrong setting, or no such model."""
+def open_contrast_judge(
+    name: Name, overrides: Overrides = None, *, tone: ToneClassifier | Path | str | None = None, calls: bool = True
+) -> ContrastJudge:
+    """Open a judge by likelihood ratios. Raises ConfigError: another kind, a wrong setting, no such model, or no tones."""
     from paras2s.clients.chat import LLMClient
     from paras2s.reward.judges.contrast import ContrastJudge
     from paras2s.utils.cache import JsonCache
@@ -184,7 +192,7 @@ def open_contrast_judge(name: Name, overrides: Overrides = None, *, calls: bool 
     config = find_judge(name).config(ContrastConfig, overrides)
     cache = JsonCache(config.cache_dir / "judging.sqlite")
     client = LLMClient(config.llm, cache, calls=calls) if config.engine == "completions" else None
-    return ContrastJudge(config, client, cache)
+    return ContrastJudge(config, client, cache, _fitted(tone, config.extractors))
 
 
 def open_audio_judges(

@@ -20,13 +20,22 @@ from paras2s.reward.blueprint.parallel import measure_answers
 from paras2s.reward.judges.base import QUESTION_WORDS, Exchange, Judge, Progress, Scored, with_words
 from paras2s.reward.judges.rubric_rules import Finding, load_rubric
 from paras2s.reward.tone_classifier import ToneClassifier
-from paras2s.types import Blueprint, Measured, Unscored, Verdict
+from paras2s.types import Absent, Blueprint, Measured, Unscored, Verdict
 
 RESPONSE = "agent_response"
 RATE = "agent_audio_properties.speech_rate_syllables_per_s"
 VOICED = "agent_audio_properties.voiced_share"
 TAIL = "agent_audio_properties.tail_level_db"
 TONE_PREFIX = "agent_emotion."
+
+
+def tone_of(answer: Blueprint) -> str | Absent:
+    """Return the likeliest tone of an answer's voice by its blueprint."""
+    fields = {key: field for key, field in answer.fields.items() if key.startswith(TONE_PREFIX)}
+    tones = {key: float(field.value) for key, field in fields.items() if isinstance(field, Measured)}
+    if not tones or len(tones) < len(fields):
+        return Absent(answer.why_absent(next(iter(fields), TONE_PREFIX)))
+    return max(tones, key=lambda key: tones[key]).removeprefix(TONE_PREFIX)
 
 
 class RubricJudge(Judge):
@@ -90,12 +99,9 @@ class RubricJudge(Judge):
         family, similarity = self._family(" ".join(self.rubric.without_topic(question, words)))
         if similarity < self.rubric.mumbled:
             return Finding(None, None, 1.0, f"the words do not make an answer (similarity {similarity:.2f})", {"kind": 1.0})
-        fields = {key: field for key, field in answer.fields.items() if key.startswith(TONE_PREFIX)}
-        tones = {key: float(field.value) for key, field in fields.items() if isinstance(field, Measured)}
-        if not tones or len(tones) < len(fields):
-            why = answer.why_absent(next(iter(fields), TONE_PREFIX))
-            return Unscored(self.name, f"no tone: {why}", transcript=transcript)
-        tone = max(tones, key=lambda key: tones[key]).removeprefix(TONE_PREFIX)
+        tone = tone_of(answer)
+        if isinstance(tone, Absent):
+            return Unscored(self.name, f"no tone: {tone.reason}", transcript=transcript)
         unclear = f"similarity {similarity:.2f}" if similarity < self.rubric.understood else self.rubric.breaks_off(words)
         if unclear:
             return self.rubric.unsure(style, family, tone, unclear)

@@ -91,7 +91,9 @@ def estimate_bench(options: UniSRMBenchOptions) -> dict[str, Bill]:
             read = [(sample, _read(sample)) for sample in missing if sample.item.task == task_id]
             readable = [(sample, clips) for sample, clips in read if not isinstance(clips, NoJudgement)]
             if readable:
-                bills[judge.name] += judge.estimate(task_id, [sample for sample, _ in readable], [clips for _, clips in readable])
+                bills[judge.name] += judge.estimate(
+                    task_id, [sample for sample, _ in readable], [clips for _, clips in readable]
+                )
     return bills
 
 
