@@ -147,15 +147,16 @@ def text_of(message: Any) -> str:
 
 
 def before_the_question(prompt: Any) -> Sequence[Any]:
-    """Return the messages of a prompt before its last one, which is the question."""
-    return [] if isinstance(prompt, str) or not isinstance(prompt, Sequence) else prompt[:-1]
+    """Return the messages of a prompt before its last one, which is the question; none where it is text, or parts of one."""
+    messages = [] if isinstance(prompt, str) or not isinstance(prompt, Sequence) else prompt
+    return [message for message in messages[:-1] if isinstance(message, Mapping) and "role" in message]
 
 
 def _said_before(message: Any) -> SaidBefore | None:
-    """Return a message as a turn before the question; None for a system message and for one without words and sound."""
-    if not isinstance(message, Mapping) or message.get("role") not in ("system", "developer", "user", "assistant"):
-        raise ValueError(f"a turn before the question is a message with role user or assistant, and not {message!r:.100}")
-    if message["role"] in ("system", "developer"):
+    """Return a message as a turn before the question; None if it is no speaker's (system, tool), or holds no words or sound."""
+    if not isinstance(message, Mapping) or "role" not in message:
+        raise ValueError(f"a turn before the question is a message with role and content, and not {message!r:.100}")
+    if message["role"] not in ("user", "assistant"):
         return None
     content = message.get("content")
     parts = [] if isinstance(content, str) or not isinstance(content, Sequence) else content

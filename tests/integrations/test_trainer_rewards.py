@@ -111,8 +111,11 @@ def test_messages_before_the_question_are_its_history(monkeypatch: pytest.Monkey
     assert histories("dialogue", [prompt, prompt, "What now?"]) == [said, said, []]
     assert histories("last", [prompt, prompt]) == [[], []]
     assert histories("dialogue", ["What now?"], history=[prompt[1:3]]) == [said]
-    with pytest.raises(ValueError, match=r"a message with role user or assistant, and not \{'role': 'narrator'\}"):
-        histories("dialogue", ["What now?"], history=[[{"role": "narrator"}]])
+    # Parts of one message are no turns, and a tool is no speaker.
+    assert histories("dialogue", [[{"type": "audio"}, {"type": "text", "text": "What now?"}]]) == [[]]
+    assert histories("dialogue", [[*prompt[:3], {"role": "tool", "content": "42"}, prompt[3]]]) == [said]
+    with pytest.raises(ValueError, match=r"a message with role and content, and not 'I lost my job\.'"):
+        histories("dialogue", ["What now?"], history=[["I lost my job."]])
     with pytest.raises(ConfigError, match="scope: 'all'"):
         histories("all", [prompt])
     # A judge of one question says so, unless it is told to judge the last turn alone.
