@@ -147,7 +147,7 @@ def text_of(message: Any) -> str:
 
 
 def before_the_question(prompt: Any) -> Sequence[Any]:
-    """Return the messages of a prompt before its last one, which is the question; none where it is text, or parts of one."""
+    """Return the messages of a prompt before its last one, which is the question; of a text, or of parts, no message."""
     messages = [] if isinstance(prompt, str) or not isinstance(prompt, Sequence) else prompt
     return [message for message in messages[:-1] if isinstance(message, Mapping) and "role" in message]
 
