@@ -7,7 +7,7 @@ answer has a reason, and is never silence.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -87,6 +87,11 @@ def question_of_query(query: Query, folder: Path) -> SpokenQuestion:
 def history_of(query: Query, folder: Path) -> tuple[PastTurn, ...]:
     """Return the turns before a manifest's query, their clips by absolute paths."""
     return tuple(replace(turn, clip=turn.clip and str((folder / turn.clip).resolve())) for turn in query.history)
+
+
+def histories_of(queries: Iterable[Query], folder: Path) -> dict[str, tuple[PastTurn, ...]]:
+    """Return the turns before each query that has any, by its id."""
+    return {query.id: history_of(query, folder) for query in queries if query.history}
 
 
 def blind_name(id: str) -> str:

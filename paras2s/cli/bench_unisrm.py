@@ -73,6 +73,8 @@ def bench_unisrm(
             print_json({name: asdict(bill) for name, bill in bills.items()})
         for name, bill in bills.items() if not as_json else ():
             show_estimate(console, name, bill)
+        if not bills and not as_json:
+            console.print("0 calls: no --judge is given")
         return
     result = run_bench(options, console, as_json)
     if as_json:

@@ -99,7 +99,7 @@ def routes(studio: Studio) -> list[BaseRoute]:
     def show(request: Request) -> Response:
         address = request.query_params.get("run", "")
         run = studio.folders.path(address)
-        problems = [*read_bench(run).problems, *filter(None, [read_turns(run)[1]])]
+        problems = [*read_bench(run).problems, *filter(None, [read_turns(studio.folders, run)[1]])]
         return studio.run_page(request, "answers.html.j2", address, problems)
 
     def answers(request: Request) -> Response:
@@ -120,7 +120,7 @@ def answers_view(studio: Studio, address: str) -> dict[str, Any]:
         played = (RunFiles(studio.folders, address).json(REPORT) or {}).get("played")
         systems = [name for name in systems if isinstance(played, list) and name in played] or systems
     questions: dict[str, dict[str, Any]] = {}
-    turns, _ = read_turns(run)
+    turns, _ = read_turns(studio.folders, run)
     for (query_id, _), by_system in benched.rows.items():
         first = next(iter(by_system.values()))[0]
         if first.contrast_id not in shown:

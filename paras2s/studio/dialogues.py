@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,14 @@ DATA = "data"
 Turns = Mapping[str, Sequence[PastTurn]]
 
 
-def read_turns(run: Path) -> tuple[Turns, str]:
+def read_turns(folders: Folders, run: Path) -> tuple[Turns, str]:
     """Return the turns before the queries of a run, by query, and why they cannot be read ("": they can, or there are none)."""
-    path = run / DATA / FILE
-    if not path.is_file():
-        return {}, ""
     try:
-        return _read(path, path.stat().st_mtime_ns), ""
+        # A link could lead to any file of this machine.
+        path = folders.path(*folders.locate(run / DATA / FILE))
+        return (_read(path, path.stat().st_mtime_ns) if path.is_file() else {}), ""
     except (DataError, OSError) as error:
-        return {}, f"the turns before the questions: {error}"
+        return {}, f"the turns before the questions: {str(error).replace(f'{run}{os.sep}', '')}"
 
 
 @functools.lru_cache(maxsize=8)

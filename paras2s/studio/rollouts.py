@@ -265,7 +265,7 @@ def questions_of(files: RunFiles) -> Callable[[str], dict[str, Any]]:
     if path is not None:
         table = _read_questions(path, path.stat().st_mtime_ns)
     run = files.folders.path(files.address)
-    turns, _ = read_turns(run)
+    turns, _ = read_turns(files.folders, run)
 
     def question(query_id: str) -> dict[str, Any]:
         row = table.get(query_id, {})

@@ -29,7 +29,7 @@ from paras2s.bench.systems import (
 from paras2s.configs.schema.curation import CurationConfig
 from paras2s.errors import ConfigError, StorageError
 from paras2s.policy.types import SampleRequest, Sampling
-from paras2s.reward.judges.base import Exchange, Judge, Utterance
+from paras2s.reward.judges.base import Judge, Utterance
 from paras2s.types import PastTurn, Query, Rollout
 
 QUESTIONS = [SpokenQuestion(name, Path(f"{name}.wav"), "words") for name in ("a", "b")]
@@ -107,14 +107,14 @@ def test_policies_endpoints_and_judges_are_given_the_turns_before_a_question(tmp
     assert isinstance(first, Clip)
     assert isinstance(last, Clip)
     assert (round(float(first.samples[0]), 1), second, round(float(last.samples[0]), 1)) == (0.2, "yes", 0.1)
-    judge, exchange = Judge(), Exchange(Utterance(None, "what now"), make_clip(np.zeros(800), 8000))
-    assert behind_history(judge, question, exchange) is exchange
+    judge, last = Judge(), Utterance(None, "what now")
+    assert behind_history(judge, question.history, last) is last
     judge.reads_history = True
-    history = behind_history(judge, question, exchange).question.history
+    history = behind_history(judge, question.history, last).history
     assert [(speaker, said.text, said.clip is not None) for speaker, said in history] == [
         ("user", "hi", True), ("assistant", "yes", False),
     ]  # fmt: skip
-    assert behind_history(judge, question_behind(tmp_path), exchange) is exchange
+    assert behind_history(judge, (), last) is last
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from studio.world import HOSTILE, make_run, tone
 from paras2s.audio.clip import write_clip
 from paras2s.studio.answers import sounds_of
 from paras2s.studio.app import make_app
-from paras2s.studio.dialogues import read_turns
+from paras2s.studio.export.one_file import export_report
 
 TURNS = [{"speaker": "user", "text": HOSTILE, "clip": "queries/before.wav"}, {"speaker": "assistant", "text": "I am sorry."}]
 LOST = [{"speaker": "user", "text": "Who is it?", "clip": "queries/lost.wav"}]
@@ -53,9 +53,25 @@ def test_turns_that_cannot_be_read_are_told_and_the_answers_are_shown(run: Path)
     (run / "data/histories.jsonl").write_text('{"query_id": "t1", "turns": [{"speaker": "narrator"}]}\n')
     client = client_of(run)
     assert {question["query"] for question in client.get("/api/answers?run=0").json()["questions"]} == {"t0", "t1", "t2", "t3"}
-    assert "histories.jsonl:1: turns.0.speaker" in read_turns(run)[1]
-    assert "the turns before the questions" in client.get("/answers?run=0").text
+    # Named as it lies in the run, wherever that is.
+    assert "the turns before the questions: data/histories.jsonl:1: turns.0.speaker" in client.get("/answers?run=0").text
     assert client.get("/api/rollouts/step?run=0&step=0").status_code == 200
+
+
+def test_a_link_to_turns_elsewhere_is_not_followed(run: Path, tmp_path: Path) -> None:
+    (run / "data/histories.jsonl").rename(tmp_path / "elsewhere.jsonl")
+    (run / "data/histories.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    client = client_of(run)
+    assert not any(question["before"] for question in client.get("/api/answers?run=0").json()["questions"])
+    assert "the turns before the questions" in client.get("/answers?run=0").text
+
+
+def test_a_page_in_one_file_has_the_turns_and_their_sounds(run: Path, tmp_path: Path) -> None:
+    export_report([run], tmp_path / "mail.html", [])
+    page = (tmp_path / "mail.html").read_text()
+    # The name of an embedded file; the address that asks for it has %2F.
+    assert "data/queries/before.wav" in page
+    assert "I am sorry." in page
 
 
 def test_a_reader_sees_and_plays_the_turns(run: Path) -> None:

@@ -9,19 +9,21 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.audit import Audit, Compared, Position, contrasts_of, points_of, shares_of
-from paras2s.bench.paras2s.judges import AnswerJudge
+from paras2s.bench.paras2s.judges import AnswerJudge, behind_history
 from paras2s.bench.paras2s.scripted_baselines import BAD, FLAT
 from paras2s.bench.paras2s.second_judge import judge_again, take_evenly
 from paras2s.bench.results import AnswerRow, load_rows
-from paras2s.bench.systems import TOPLINE, Progress
+from paras2s.bench.systems import TOPLINE, Progress, histories_of
 from paras2s.clients.chat import Bill
-from paras2s.data_gen.dataset import Manifest, load_manifest
+from paras2s.data_gen.dataset import Manifest, data_folder, load_manifest
+from paras2s.data_gen.histories import FILE as HISTORIES
 from paras2s.data_gen.policy_inputs import CODEC, code_clips
 from paras2s.data_gen.scripted.scripts import fitting_demonstrations
 from paras2s.errors import BudgetError, DataError
@@ -30,7 +32,7 @@ from paras2s.reward.reward_model.disorder import disordered
 from paras2s.statistics.correlation import correlations
 from paras2s.statistics.intervals import Share
 from paras2s.statistics.resampling import mean_by_cluster
-from paras2s.types import Demonstration, Preference, Query, Verdict
+from paras2s.types import Demonstration, PastTurn, Preference, Query, Verdict
 
 Judged = list[tuple[AnswerRow, AnswerRow]]
 # Gold answers that are compared in both orders, made into hacks, and asked about again: each is a call or several.
@@ -60,6 +62,12 @@ def load_answers(folder: Path) -> tuple[Path, Path, dict[str, list[AnswerRow]]]:
     if not shown[BAD]:
         raise DataError(f"{data}: no demonstration has another of its category, to a question in another style, beside it")
     return data, data, shown
+
+
+def _histories(folder: Path) -> dict[str, tuple[PastTurn, ...]]:
+    """Return the turns before the questions of a run or of a dataset."""
+    data = data_folder(folder)
+    return histories_of(load_manifest(data).queries, data) if (data / HISTORIES).is_file() else {}
 
 
 def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, list[AnswerRow]]:
@@ -106,6 +114,7 @@ class JudgeAudit:
         by_query = {row.query_id: row for row in rows[TOPLINE]}
         chosen = {row.query_id for row in take_evenly([*by_query.values()], limit)}
         self.given = [row for own in rows.values() for row in own if row.query_id in chosen]
+        self.histories = _histories(folder)
         # Evenly over the contrasts, the same for each probe.
         by_contrast: dict[str, AnswerRow] = {row.contrast_id: row for row in self._of(TOPLINE)}
         self.probed = [*by_contrast.values()][:: max(1, len(by_contrast) // PROBED)][:PROBED]
@@ -113,13 +122,21 @@ class JudgeAudit:
     def _of(self, system: str) -> list[AnswerRow]:
         return [row for row in self.given if row.system == system]
 
+    def _question(self, row: AnswerRow) -> Utterance:
+        clip = self._clip(row.question_clip) if self.judge.needs_question_audio else None
+        question = Utterance(clip, row.question_text or None, row.style)
+        return behind_history(self.judge, self.histories.get(row.query_id, ()), question)
+
     def _clip(self, name: str) -> Clip:
         return read_clip(self.root / name)
 
     def _exchanges(self, answers: Sequence[tuple[AnswerRow, Clip]]) -> list[Exchange]:
-        return [
-            self.judge.exchange_of(row.question_text, row.style, self.root / row.question_clip, clip) for row, clip in answers
-        ]
+        exchanges = []
+        for row, clip in answers:
+            made = self.judge.exchange_of(row.question_text, row.style, self.root / row.question_clip, clip)
+            before = self.histories.get(row.query_id, ())
+            exchanges.append(replace(made, question=behind_history(self.judge, before, made.question)))
+        return exchanges
 
     def _pairs(self) -> list[Pair]:
         """Return gold and wrong answers, each pair in both orders; none for a judge that compares by two scores."""
@@ -129,8 +146,7 @@ class JudgeAudit:
         made = []
         for row in self.probed:
             gold, worse = (self._clip(side.answer_clip) for side in (row, wrong[row.query_id, row.answer_index]))
-            clip = self._clip(row.question_clip) if self.judge.needs_question_audio else None
-            question = Utterance(clip, row.question_text, row.style)
+            question = self._question(row)
             made += [Pair(question, gold, worse), Pair(question, worse, gold)]
         return made
 
@@ -155,7 +171,7 @@ class JudgeAudit:
 
     def run(self, on_progress: Progress) -> tuple[Audit, Judged]:
         """Judge all answers; return the audit with the rows before and now. Raises BudgetError: replies are cached."""
-        judged = judge_again(self.given, self.root, self._answers, on_progress)
+        judged = judge_again(self.given, self.root, self._answers, on_progress, self.histories)
         both = list(zip(self.given, judged, strict=True))
         known = [(before.score, now.score, now.contrast_id) for before, now in both if before.score and now.score]
         gold = {(row.query_id, row.answer_index): row.score for row in judged if row.system == TOPLINE}

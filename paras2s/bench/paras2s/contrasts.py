@@ -32,7 +32,7 @@ from paras2s.bench.paras2s.scripted_baselines import (
 )
 from paras2s.bench.paras2s.second_judge import answers_of, compare_judges, describe_agreement, judge_again, take_evenly
 from paras2s.bench.results import AnswerRow, load_rows, save_rows
-from paras2s.bench.systems import CASCADE, TOPLINE, PolicySystem, SpokenQuestion, System, history_of
+from paras2s.bench.systems import CASCADE, TOPLINE, PolicySystem, SpokenQuestion, System, histories_of
 from paras2s.clients.chat import Bill
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import prepare_prompts
@@ -44,7 +44,7 @@ from paras2s.reward.judges.independent.judge import IndependentJudge
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.run import Run
-from paras2s.types import CATEGORIES, PastTurn
+from paras2s.types import CATEGORIES
 from paras2s.utils.io import write_json
 from paras2s.utils.process_pool import cores
 from paras2s.utils.tables import Table, number_text, percent
@@ -188,7 +188,7 @@ def bench_by_judge(
     bench = run.folder / ("bench" if role == "test" else f"bench-{role}")
     folder = bench / "judges" / re.sub(r"[^\w.-]+", "_", Path(name).stem)
     judged: dict[str, list[AnswerRow]] = {}
-    histories = _histories(dataset, role)
+    histories = histories_of(dataset.of_role(role), dataset.folder)
     for system, own in rows.items():
         with run.bar(f"{name}, {system}", len(own)) as bar:
             judged[system] = judge_again(own, run.folder, judge, bar.at, histories)
@@ -213,12 +213,8 @@ def estimate_by_judge(run: Run, dataset: Dataset, benched: BenchedRun, role: Hel
     """Return the most that `bench_by_judge` costs. Raises ConfigError: no such judge, or a judge without transcripts."""
     judge = open_answer_judge(name, {}, dataset.agent_tone, run.config.cache_dir, calls=False)
     rows = _of_queries(dataset, benched, role, limit)
-    answers = answers_of([row for own in rows.values() for row in own], run.folder, _histories(dataset, role))
-    return judge.estimate(answers)
-
-
-def _histories(dataset: Dataset, role: HeldOut) -> dict[str, tuple[PastTurn, ...]]:
-    return {query.id: history_of(query, dataset.folder) for query in dataset.of_role(role) if query.history}
+    histories = histories_of(dataset.of_role(role), dataset.folder)
+    return judge.estimate(answers_of([row for own in rows.values() for row in own], run.folder, histories))
 
 
 def _of_queries(dataset: Dataset, benched: BenchedRun, role: HeldOut, limit: int | None) -> dict[str, list[AnswerRow]]:

@@ -14,13 +14,14 @@ from paras2s.bench.made_from import sent
 from paras2s.bench.results import FITTING_SCORE
 from paras2s.bench.systems import Progress, Response, SpokenQuestion
 from paras2s.clients.chat import Bill
+from paras2s.configs.schema.audio_judge import AudioJudgeConfig
 from paras2s.configs.schema.judges import UNISRM, NamedJudge, find_judge
 from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.blueprint.parallel import measure_answers
 from paras2s.reward.judges.base import Exchange, Judge, Scored, Utterance
 from paras2s.reward.judges.registry import open_judge
 from paras2s.reward.judges.rubric import TONE_PREFIX, RubricJudge
-from paras2s.types import Blueprint, Measured, Query, Unscored, Verdict
+from paras2s.types import Blueprint, Measured, PastTurn, Query, Unscored, Verdict
 
 if TYPE_CHECKING:
     from paras2s.data_gen.dataset import Dataset
@@ -32,15 +33,14 @@ CHUNK_ANSWERS = 64
 Answer = tuple[SpokenQuestion, Response]
 
 
-def behind_history(judge: Judge, question: SpokenQuestion, exchange: Exchange) -> Exchange:
-    """Return an exchange with the turns before its question, for a judge that reads them."""
-    if not judge.reads_history or not question.history:
-        return exchange
-    history = tuple(
-        (turn.speaker, Utterance(read_clip(Path(turn.clip)) if turn.clip else None, turn.text or None))
-        for turn in question.history
-    )
-    return replace(exchange, question=replace(exchange.question, history=history))
+def behind_history(judge: Judge, history: Sequence[PastTurn], question: Utterance) -> Utterance:
+    """Return a question with the turns before it, for a judge that reads them."""
+    if not judge.reads_history or not history:
+        return question
+    turns = [
+        (turn.speaker, Utterance(read_clip(Path(turn.clip)) if turn.clip else None, turn.text or None)) for turn in history
+    ]
+    return replace(question, history=tuple(turns))
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,11 @@ class AnswerJudge:
         return client.estimate(self._judge.requests(self._exchanges([(q, clip) for q, clip in spoken if clip is not None])))
 
     def _exchanges(self, spoken: Sequence[tuple[SpokenQuestion, Clip]]) -> list[Exchange]:
-        judge = self._judge
-        return [
-            behind_history(judge, question, judge.exchange_of(question.text, question.style, question.clip, clip))
-            for question, clip in spoken
-        ]
+        judge, exchanges = self._judge, []
+        for question, clip in spoken:
+            exchange = judge.exchange_of(question.text, question.style, question.clip, clip)
+            exchanges.append(replace(exchange, question=behind_history(judge, question.history, exchange.question)))
+        return exchanges
 
     def _judge_clips(self, spoken: Sequence[tuple[SpokenQuestion, Clip]], on_progress: Progress | None) -> list[JudgedAnswer]:
         judge, exchanges = self._judge, self._exchanges(spoken)
@@ -156,8 +156,15 @@ def open_audited_judge(
     if named.kind not in ("audio", UNISRM):
         return open_named_judge(named, overrides, tone, cache_dir, calls)
     from paras2s.data_gen.tts.signal_voice import signal_voice
+    from paras2s.reward.judges.audio_judge.tasks import find_task
 
     settings = {"cache_dir": str(cache_dir)} | overrides
+    if named.kind == "audio":
+        tasks = named.config(AudioJudgeConfig, settings).tasks
+        if wrong := [task for task in tasks if find_task(task).kind not in ("winner", "winner_or_tie")]:
+            raise ConfigError(
+                f"{named.name}: its task {wrong[0]} does not say which of two answers is better; give -s 'tasks=[...]'"
+            )
     return open_judge(named, settings, both_orders=False, voice=signal_voice(), calls=calls)
 
 

@@ -19,7 +19,7 @@ from paras2s.bench.systems import TOPLINE, Progress
 from paras2s.clients.chat import Bill
 from paras2s.configs.schema.judges import UNISRM, NamedJudge
 from paras2s.errors import BudgetError
-from paras2s.reward.judges.base import Judge, Pair, Preferred, Utterance
+from paras2s.reward.judges.base import Judge, Pair, Preferred
 from paras2s.statistics.intervals import Interval, Share
 from paras2s.statistics.resampling import mean_by_cluster
 from paras2s.types import Preference
@@ -112,9 +112,7 @@ class PairAudit(JudgeAudit):
         return compared
 
     def _pairs_of(self, item: _Compared) -> list[Pair]:
-        gold = item.gold
-        clip = self._clip(gold.question_clip) if self.judge.needs_question_audio else None
-        question = Utterance(clip, gold.question_text or None, gold.style)
+        question = self._question(item.gold)
         return [Pair(question, *item.clips), Pair(question, *item.clips[::-1])]
 
     def _judge(self, pairs: Sequence[Pair], on_progress: Progress) -> list[Preferred]:

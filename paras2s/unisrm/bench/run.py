@@ -88,12 +88,13 @@ def estimate_bench(options: UniSRMBenchOptions) -> dict[str, Bill]:
         missing = _Verdicts(judge, _samples_of(judge, data, options.limit), data, options).missing
         bills[judge.name] = Bill()
         for task_id in TASKS:
-            read = [(sample, _read(sample)) for sample in missing if sample.item.task == task_id]
-            readable = [(sample, clips) for sample, clips in read if not isinstance(clips, NoJudgement)]
-            if readable:
-                bills[judge.name] += judge.estimate(
-                    task_id, [sample for sample, _ in readable], [clips for _, clips in readable]
-                )
+            own = [sample for sample in missing if sample.item.task == task_id]
+            for start in range(0, len(own), CHUNK):
+                read = [(sample, _read(sample)) for sample in own[start : start + CHUNK]]
+                readable = [(sample, clips) for sample, clips in read if not isinstance(clips, NoJudgement)]
+                if readable:
+                    samples, clips = zip(*readable, strict=True)
+                    bills[judge.name] += judge.estimate(task_id, samples, clips)
     return bills
 
 

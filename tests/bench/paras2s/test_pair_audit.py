@@ -11,13 +11,15 @@ from test_audit import LEVELS, STYLES, write_run
 from tiny.endpoint import Say, ScriptedEndpoint
 from tiny.world import invoke
 
+from paras2s.audio.clip import make_clip, write_clip
 from paras2s.bench.paras2s.audit import HACKS
 from paras2s.bench.paras2s.pair_audit import PairAudit, only_compares
 from paras2s.configs.schema.judges import find_judge
-from paras2s.errors import BudgetError
+from paras2s.data_gen.dataset import save_tables
+from paras2s.errors import BudgetError, ConfigError
 from paras2s.reward.judges.base import Judge, preference_of
 from paras2s.reward.judges.rubric import RubricJudge
-from paras2s.types import Unscored
+from paras2s.types import PastTurn, Query, Unscored
 
 
 def level_of(samples):
@@ -108,10 +110,38 @@ def test_a_missing_verdict_has_its_reason_and_a_spent_budget_stops(tmp_path):
         audit(tmp_path, Spent())
 
 
+def test_questions_are_asked_behind_their_turns(tmp_path):
+    run, seen = write_run(tmp_path), []
+    before = (PastTurn("user", "I lost my job."), PastTurn("assistant", "I am sorry."))
+
+    class Reads(Compares):
+        reads_history = True
+
+        def label(self, pair, count):
+            seen.append(pair.instruction.said_before)
+            return super().label(pair, count)
+
+    chosen = PairAudit(Reads(), run, 1)
+    chosen.histories = {row.query_id: before for row in chosen.given}
+    chosen.run(lambda done, total: None)
+    assert seen
+    assert {len(turns) for turns in seen} == {2}
+    # Read from the file beside the tables of the run's data.
+    query = Query("c0-sincere", "c0", "sarcasm", None, "test", "", "q.wav", 0.1, "Hi", "Hi", "sincere", before)
+    write_clip(run / "data/q.wav", make_clip(np.full(800, 0.1), 8000))
+    save_tables(run / "data", [query], [], [])
+    assert PairAudit(Reads(), run, 1).histories == {"c0-sincere": before}
+
+
 def test_judges_of_pairs_are_known_by_their_kind_and_class():
     assert only_compares(find_judge("rubric"), Compares())
     assert not only_compares(find_judge("rubric"), RubricJudge())
     assert only_compares(find_judge("audiojudge"), RubricJudge())
+
+
+def test_a_task_that_prefers_neither_answer_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="its task style_following does not say which of two answers is better"):
+        invoke("judge", "audit", "styleset", write_run(tmp_path), "--estimate")
 
 
 def levels(sent):
