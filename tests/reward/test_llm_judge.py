@@ -276,10 +276,10 @@ def test_thoughts_without_an_end_hold_no_verdict():
 )
 def test_a_reply_of_many_braces_is_refused_at_once(text):
     """Each brace used to be searched for its end, and counted from the head of the text: minutes for 6 MB."""
-    started = time.process_time()
+    started = time.thread_time()
     with pytest.raises(JudgeError, match="holds no JSON object"):
         read_score(text)
-    assert time.process_time() - started < 5.0
+    assert time.thread_time() - started < 5.0
 
 
 def test_data_cannot_hold_a_delimiter_or_a_line_break():

@@ -236,17 +236,16 @@ def test_a_study_is_made_and_labels_are_kept(page: Any, runs: Path) -> None:
     assert page.locator("details.labels .chip").all_text_contents() == ["tried", "twice"]
 
 
-def test_five_thousand_rollouts_take_less_than_a_second(page: Any) -> None:
-    """Of a core: on the page's thread in the browser, and in the server, which is a thread of this process."""
-    session = page.context.new_cdp_session(page)
-    session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    before_s = time.process_time()
+def test_five_thousand_rollouts_are_sent_in_few_bytes_and_drawn_a_screen_at_a_time(page: Any) -> None:
+    """What bounds the wait is counted; a clock counts the rest of the machine too (seconds: benchmarks/studio.py)."""
+    answers: list[Any] = []
+    page.on("response", lambda answer: answers.append(answer))  # Playwright marks its handlers, and no builtin.
     page.goto("/rollouts?run=0/many&step=1")
     page.wait_for_selector("#rollouts[data-step='1']")
-    served_s = time.process_time() - before_s
-    metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
-    assert metrics["TaskDuration"] > 0
-    assert metrics["TaskDuration"] + served_s < 1.0
+    steps = [answer for answer in answers if "/api/rollouts/step" in answer.url]
+    assert len(steps) == 1
+    # Words and scores, 290 bytes a rollout: neither its tokens nor its sound.
+    assert len(steps[0].body()) < 400 * MANY
     assert page.get_attribute("#rollouts", "data-shown") == str(MANY // GROUP + 1)
     drawn = page.locator("#groups article").count()
     assert 0 < drawn <= 40

@@ -68,9 +68,9 @@ def winners(sent: dict[str, Any], _: int) -> Say:
 
 
 def test_the_recorded_table_is_equal_cell_by_cell_but_for_one_failed_verdict_that_it_counts_as_won(tmp_path: Path) -> None:
-    suite, problems, started = find_suite("speechparaling"), list[str](), time.process_time()
+    suite, problems, started = find_suite("speechparaling"), list[str](), time.thread_time()
     rows = read_verdicts(suite, RECORDED, problems)
-    assert time.process_time() - started < 2
+    assert time.thread_time() - started < 2
     published = list(csv.reader(io.StringIO((RECORDED.parent / "final_scores_en.csv").read_text())))
     columns = ["overall", *published[0][2:]]
     expected = {row[0]: dict(zip(columns, map(float, row[1:]), strict=True)) for row in published[1:]}
