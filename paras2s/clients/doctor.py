@@ -28,6 +28,9 @@ SCHEMA: dict[str, Any] = {
     "required": ["score", "reasoning"],
     "additionalProperties": False,
 }
+LISTEN = "Listen:"
+# A clip that is dropped may leave its marks behind.
+MARK_TOKENS = 3
 # Half a second of silence, 8 bits at 8 kHz.
 WAV = b"RIFF\xc4\x0f\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0@\x1f\0\0@\x1f\0\0\x01\0\x08\0data\xa0\x0f\0\0" + b"\x80" * 4000
 
@@ -73,7 +76,6 @@ def examine_endpoint(url: str, model: str | None) -> EndpointReport:
     speed, in_per_s = _speed(config, out_per_s)
     structured, scored = _schema(config)
     known = f"{context} tokens" if context else "unknown: the server does not say; a pair needs about 4,000"
-    audio = _ask(config.model_copy(update={"max_output_tokens": 1}), _question("Listen:", Audio(WAV, 0.5)))
     findings = (
         Finding("model", f"{config.model}{'' if first.model in ('', config.model) else f' (replies as {first.model})'}"),
         Finding("context", known),
@@ -82,7 +84,7 @@ def examine_endpoint(url: str, model: str | None) -> EndpointReport:
         structured,
         scored,
         _echo(config),
-        Finding("audio input", "taken" if isinstance(audio, Reply) else f"refused: {audio}"[:160], isinstance(audio, Reply)),
+        _audio(config),
         _cancelling(config),
     )
     settings: dict[str, Any] = {"base_url": config.base_url, "model": config.model}
@@ -183,6 +185,20 @@ def _echo(config: LLMConfig) -> Finding:
     reply = _ask(config, Request((Message("user", ("The sky is blue.",)),), continues_at=len("The sky")))
     needed = "kind: contrast needs engine: local"
     return _given("probabilities of a prompt", reply, "kind: contrast, engine: completions", needed)
+
+
+def _audio(config: LLMConfig) -> Finding:
+    """Return whether audio in a question is read: some servers drop it without a word, and answer the words around it."""
+    short, what = config.model_copy(update={"max_output_tokens": 1}), "audio input"
+    listened, read = (_ask(short, _question(LISTEN, *parts)) for parts in ((Audio(WAV, 0.5),), ()))
+    if not isinstance(listened, Reply):
+        return Finding(what, f"refused: {listened}"[:160], False)
+    counts = [each.tokens.text_in + each.tokens.audio_in if isinstance(each, Reply) else 0 for each in (listened, read)]
+    if not all(counts):
+        return Finding(what, "taken; whether it is read is unknown: the server counts no tokens")
+    if counts[0] - counts[1] <= MARK_TOKENS:
+        return Finding(what, f"dropped without a word: {counts[0]} tokens with a clip, {counts[1]} without", False)
+    return Finding(what, f"taken, as {counts[0] - counts[1]} tokens", True)
 
 
 def _cancelling(config: LLMConfig) -> Finding:

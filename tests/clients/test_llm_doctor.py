@@ -11,9 +11,9 @@ from paras2s.configs.schema.endpoints import LLMConfig
 from paras2s.errors import ConfigError, JudgeError
 
 
-def completion(text, n_tokens=5, reason="stop", logprobs=None):
+def completion(text, n_tokens=5, reason="stop", logprobs=None, n_read=400):
     choice = {"message": {"content": text}, "finish_reason": reason, "logprobs": logprobs}
-    usage = {"prompt_tokens": 400, "completion_tokens": n_tokens}
+    usage = {"prompt_tokens": n_read, "completion_tokens": n_tokens} if n_read else None
     return Raw(json.dumps({"model": "able-1", "choices": [choice], "usage": usage}).encode())
 
 
@@ -28,12 +28,16 @@ def able(sent, _):
         texts = ['{"score": ', "4", ', "reasoning": ""}']
         content = [{"token": text, "logprob": 0.0, "top_logprobs": [{"token": text, "logprob": -0.1}]} for text in texts]
         return completion("".join(texts), logprobs={"content": content})
-    return completion("1 2 3", sent["max_tokens"], "length")
+    return completion("1 2 3", sent["max_tokens"], "length", n_read=413 if sends_audio(sent) else 400)
+
+
+def sends_audio(sent):
+    return isinstance(sent["messages"][0]["content"], list)
 
 
 def unable(sent, _):
     """Ignores the limit, writes prose, and has no list of models, no completions and no audio input."""
-    if sent["route"] != "/v1/chat/completions" or isinstance(sent["messages"][0]["content"], list):
+    if sent["route"] != "/v1/chat/completions" or sends_audio(sent):
         return Fail(404 if sent["route"] == "/v1/models" else 400, "not here")
     return completion("It is very kind.", 900)
 
@@ -41,7 +45,7 @@ def unable(sent, _):
 def report_of(answer, *words):
     with ScriptedEndpoint(answer) as server:
         found = json.loads(invoke("doctor", "--llm", f"127.0.0.1:{server.port}", *words, "--json").stdout)
-        assert len(server.requests) <= 14
+        assert len(server.requests) <= 15
     return found, {each["what"]: each["works"] for each in found["findings"]}
 
 
@@ -74,6 +78,25 @@ def test_what_a_server_is_too_slow_to_say_is_unknown_and_not_missing():
         found = [doctor._schema(config)[1], doctor._echo(config)]
     assert [each.works for each in found] == [None, None]
     assert all("unknown: " in each.state and "no reply within 0.05 s" in each.state for each in found)
+
+
+@pytest.mark.parametrize(
+    ("extra", "counted", "works", "state"),
+    [
+        (13, True, True, "taken, as 13 tokens"),
+        # As transformers' server did with a model of text: the clip was left out, and the words around it answered.
+        (0, True, False, "dropped without a word: 400 tokens with a clip, 400 without"),
+        (2, True, False, "dropped without a word: 402 tokens with a clip, 400 without"),
+        (13, False, None, "taken; whether it is read is unknown: the server counts no tokens"),
+    ],
+)
+def test_a_clip_that_costs_no_tokens_was_not_read(extra, counted, works, state):
+    def answer(sent, _):
+        return completion("Yes.", n_read=(400 + extra * sends_audio(sent)) * counted)
+
+    with ScriptedEndpoint(answer) as server:
+        found = doctor._audio(LLMConfig(base_url=server.base_url, max_attempts=1))
+    assert (found.works, found.state) == (works, state)
 
 
 def test_the_settings_are_printed_to_paste_and_no_server_is_said_so():
