@@ -36,10 +36,11 @@ class SystemScores:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean of a - b over the questions scored in both; `relative_percent` is that over b's mean on these questions."""
+    """Mean of a - b over the questions of n `categories` scored in both; `relative_percent` is that over b's mean on them."""
 
     difference: Counted
     relative_percent: float | None
+    categories: int
 
 
 def summarise(rows: Sequence[AnswerRow]) -> SystemScores:
@@ -95,16 +96,24 @@ def contrast_metric(rows: Sequence[AnswerRow]) -> Counted:
 def paired_difference(rows_a: Sequence[AnswerRow], rows_b: Sequence[AnswerRow]) -> Difference:
     """Return the difference of system a over b on the same questions, each question's answers averaged first.
 
-    Questions not scored in both are left out and counted; every question weighs the same, whatever its category.
+    Categories weigh the same, as in a system's own score. Questions not scored in both are left out and counted; a category
+    whose common questions are all left out leaves the difference without a mean.
     """
     scores_a, scores_b = _scores_by_query(rows_a), _scores_by_query(rows_b)
     contrasts = {row.query_id: row.contrast_id for row in (*rows_a, *rows_b)}
-    shared = [query_id for query_id in contrasts if query_id in scores_a and query_id in scores_b]
-    estimate = _mean_of([(scores_a[query_id] - scores_b[query_id], contrasts[query_id]) for query_id in shared])
+    common = {row.query_id for row in rows_a} & {row.query_id for row in rows_b}
+    categories: dict[Category, list[str]] = {row.category: [] for row in rows_a if row.query_id in common}
+    for query_id, category in {row.query_id: row.category for row in (*rows_a, *rows_b)}.items():
+        if query_id in scores_a and query_id in scores_b:
+            categories[category].append(query_id)
+    estimate = mean_of_means(
+        [_mean_of([(scores_a[each] - scores_b[each], contrasts[each]) for each in shared]) for shared in categories.values()]
+    )
     relative = None
     if estimate.mean is not None:
-        relative = 100 * estimate.mean / fmean(scores_b[query_id] for query_id in shared)
-    return Difference(Counted(estimate, len(contrasts)), relative)
+        before = fmean(fmean(scores_b[each] for each in shared) for shared in categories.values())
+        relative = 100 * estimate.mean / before
+    return Difference(Counted(estimate, len(contrasts)), relative, len(categories))
 
 
 def _mean_of(pairs: Sequence[tuple[float, str]]) -> Estimate:

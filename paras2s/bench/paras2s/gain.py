@@ -1,7 +1,8 @@
 """Say in words whether reinforcement helped: the paired difference of the aligned policy over its SFT warm-up, by each judge.
 
-Each question's answers are averaged, and the difference is taken per question. Questions of one contrast share their words, so
-the 95 % interval is Student's over contrasts, whose number is small in a short run.
+Each question's answers are averaged, the difference is taken per question, and categories weigh the same, as in the scores
+above it. Questions of one contrast share their words, so the 95 % interval is Student's over contrasts, whose number is small
+in a short run.
 """
 
 from __future__ import annotations
@@ -109,11 +110,13 @@ def judge_gain(judge: str, before: Sequence[AnswerRow], after: Sequence[AnswerRo
     """Return the gain of the rows `after` over those `before`, by the judge that scored both."""
     from scipy.stats import t
 
-    estimate = paired_difference(after, before).difference.estimate
+    paired = paired_difference(after, before)
+    estimate = paired.difference.estimate
     shares = contrast_metric(before).estimate.mean, contrast_metric(after).estimate.mean
     if estimate.mean is None or estimate.standard_error is None:
         return JudgedGain(judge, estimate.mean, None, None, estimate.n, estimate.clusters, shares, None)
-    half = float(t.ppf(0.975, estimate.clusters - 1)) * estimate.standard_error
+    # Each category's mean takes a degree of freedom.
+    half = float(t.ppf(0.975, estimate.clusters - paired.categories)) * estimate.standard_error
     low, high = estimate.mean - half, estimate.mean + half
     needed = None
     if low <= 0 <= high and estimate.mean:

@@ -24,6 +24,28 @@ def test_a_gain_by_hand() -> None:
     assert gain.contrasts_needed == 5
 
 
+def test_categories_weigh_the_same_as_in_the_scores_above_the_sentence() -> None:
+    """Differences 1, 2, 3 and 2, 4: means 2 and 3, errors 0.5774 and 1; their mean's is half the root of the sum of squares.
+
+    Five contrasts, less a degree for each category: Student's 3.1824 at three.
+    """
+
+    def both(sad: tuple[float, ...], old: tuple[float, ...]) -> list[AnswerRow]:
+        rows = [answer(score, f"s{number}", category="emotion") for number, score in enumerate(sad)]
+        return rows + [answer(score, f"a{number}", category="age") for number, score in enumerate(old)]
+
+    gain = judge_gain("rubric", both((1, 1, 1), (1, 1)), both((2, 3, 4), (3, 5)))
+    error = (1 / 3 + 1) ** 0.5 / 2
+    assert gain.difference == 2.5
+    assert (gain.low, gain.high) == (
+        pytest.approx(2.5 - 3.1824 * error, abs=1e-3),
+        pytest.approx(2.5 + 3.1824 * error, abs=1e-3),
+    )
+    # A category without a scored answer is no 0, and the other category is not the whole.
+    unscored = [answer(2, "s0", category="emotion"), answer(2, "s1", category="emotion"), answer(None, "a0", category="age")]
+    assert judge_gain("rubric", both((1, 1), (1,)), unscored).outcome == "not measured"
+
+
 @pytest.mark.parametrize(
     ("rubric", "independent", "outcome"),
     [
