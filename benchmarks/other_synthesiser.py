@@ -23,6 +23,7 @@ from rich.console import Console
 
 from paras2s.audio.asr import transcribe, word_error_rate
 from paras2s.audio.clip import Clip, encode_clip, read_clip
+from paras2s.audio.synthesis import RATE_HZ, analyse, synthesise
 from paras2s.bench.paras2s.contrasts import policy_system
 from paras2s.bench.paras2s.judges import AnswerJudge, RunJudge
 from paras2s.bench.paras2s.run import Runner
@@ -32,7 +33,7 @@ from paras2s.bench.stats import contrast_metric, paired_difference, summarise
 from paras2s.configs.schema.run import load_config
 from paras2s.data_gen.dataset import Dataset, load_dataset
 from paras2s.data_gen.policy_inputs import CODEC
-from paras2s.data_gen.tts.piper_world import RATE_HZ, SPEAKERS, USER_STYLES, analyse, synthesise
+from paras2s.data_gen.tts.piper_world import SPEAKERS, USER_STYLES
 from paras2s.policy.embedded.frontend import extract_features
 from paras2s.reward.judges.independent.judge import IndependentJudge
 from paras2s.reward.reward_model.model import RewardModel

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from paras2s.audio.synthesis import Speaker
 from paras2s.data_gen.scripted.build import answer_take
 from paras2s.data_gen.scripted.scripts import load_families
-from paras2s.data_gen.tts.piper_world import Speaker
 from paras2s.data_gen.tts.render import Take, render
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.reward_model.teachers import Scores, Teacher, TeacherRequest

@@ -11,19 +11,8 @@ import pytest
 from paras2s.audio.asr import transcribe, word_error_rate
 from paras2s.audio.clip import Clip
 from paras2s.audio.pitch import track_pitch
-from paras2s.data_gen.tts.piper_world import (
-    AGENT,
-    AGENT_TONES,
-    RATE_HZ,
-    SPEAKERS,
-    USER_STYLES,
-    Speaker,
-    Style,
-    Voice,
-    analyse,
-    speak_plain,
-    synthesise,
-)
+from paras2s.audio.synthesis import RATE_HZ, Speaker, Style, Voice, analyse, speak_plain, synthesise
+from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES
 
 TEXT = "The train to the north leaves at noon."
 

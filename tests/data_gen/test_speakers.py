@@ -9,10 +9,11 @@ from collections import defaultdict
 
 import pytest
 
+from paras2s.audio.synthesis import Speaker
 from paras2s.configs.schema.run import DataConfig
 from paras2s.data_gen.scripted.build import plan_queries
 from paras2s.data_gen.scripted.scripts import assign_roles, load_contrasts
-from paras2s.data_gen.tts.piper_world import AGENT, SPEAKERS, USER_STYLES, Speaker
+from paras2s.data_gen.tts.piper_world import AGENT, SPEAKERS, USER_STYLES
 
 CONFIG = DataConfig(rl_speakers=2)
 SPEAKERS_OF = {"demonstration": CONFIG.demonstration_speakers, "rl": CONFIG.rl_speakers}

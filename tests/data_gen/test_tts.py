@@ -13,6 +13,7 @@ from tiny.endpoint import Fail, Raw, ScriptedEndpoint
 
 from paras2s.audio.asr import transcribe, word_error_rate
 from paras2s.audio.clip import Clip, encode_clip, read_clip, write_clip
+from paras2s.audio.synthesis import speak_plain
 from paras2s.clients.chat import count_tokens
 from paras2s.clients.endpoint import Price
 from paras2s.configs.schema.curation import VoiceConfig
@@ -20,7 +21,6 @@ from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.data_gen.curation.cost import Spend
 from paras2s.data_gen.tts.base import FailedSpeech, Line, line_key, synthesise_all
 from paras2s.data_gen.tts.local import EspeakTTS, PiperTTS
-from paras2s.data_gen.tts.piper_world import speak_plain
 from paras2s.data_gen.tts.remote import CosyVoiceTTS, OpenAITTS, speech_usd
 from paras2s.errors import BudgetError, ConfigError
 

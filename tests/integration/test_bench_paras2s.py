@@ -15,11 +15,11 @@ from tiny.world import invoke
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import read_clip, write_clip
+from paras2s.audio.synthesis import speak_plain
 from paras2s.bench.paras2s.metrics import PAPER_SETS, cell, columns, markdown, table_2
 from paras2s.bench.results import load_rows
 from paras2s.cli.app import app
 from paras2s.data_gen.dataset import Dataset, load_dataset, load_manifest
-from paras2s.data_gen.tts.piper_world import speak_plain
 
 GOOD = "I am so sorry to hear that."
 

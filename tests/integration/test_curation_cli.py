@@ -17,13 +17,13 @@ from tiny.world import tone, write_run
 from typer.testing import CliRunner
 
 from paras2s.audio.clip import Clip, encode_clip
+from paras2s.audio.synthesis import speak_plain
 from paras2s.cli.app import app
 from paras2s.configs.schema.curation import load_curation
 from paras2s.data_gen.curation.human_check import items_to_check, open_check
 from paras2s.data_gen.curation.synthesis import ClipMeasurer
 from paras2s.data_gen.dataset import Manifest, load_dataset, load_manifest, save_tables
 from paras2s.data_gen.scripted.build import load_contrasts
-from paras2s.data_gen.tts.piper_world import speak_plain
 from paras2s.errors import BudgetError, JudgeError
 from paras2s.utils.io import read_json, read_jsonl
 

@@ -11,7 +11,8 @@ import pytest
 from tiny.unisrm import pair_record
 
 from paras2s.audio.clip import Clip, read_clip, write_clip
-from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES, Speaker, Style
+from paras2s.audio.synthesis import Speaker, Style
+from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES
 from paras2s.errors import ConfigError
 from paras2s.unisrm.data_gen import embedded
 from paras2s.unisrm.data_gen.embedded import ANSWERS, DRIVE_DB, SPLITS, build_embedded, load_scenes, sentences, speakers

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from paras2s.audio.clip import Clip, make_clip, read_clip
+from paras2s.audio.synthesis import Speaker, Style, Voice, analyse, synthesise
 from paras2s.bench.bias import perturbations
 from paras2s.bench.bias.examples import pick_examples
 from paras2s.bench.bias.judges import CachedScores, Probed, ProbeOptions, open_probed
@@ -34,7 +35,6 @@ from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.bench.verdict_file import judge_in_chunks, judge_readable
 from paras2s.clients.chat import Bill, LLMClient, Request
-from paras2s.data_gen.tts.piper_world import Speaker, Style, Voice, analyse, synthesise
 from paras2s.errors import AudioError, BudgetError, ConfigError, DataError
 from paras2s.reward.judges.base import Judge, Pair, Preferred, Progress, sides_of
 from paras2s.reward.judges.votes import swapped

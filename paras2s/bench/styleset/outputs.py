@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from paras2s.audio.clip import Clip, read_clip, write_clip
+from paras2s.audio.synthesis import VERSION as SPEECH_VERSION
+from paras2s.audio.synthesis import speak_plain
 from paras2s.bench.styleset.data import FollowingItem, RoleContext, Task
 from paras2s.bench.styleset.dialogue import FEWEST_TURNS, Dialogue, DialogueModel, Output, crop, follow, output_of, role_play
 from paras2s.bench.styleset.systems import LONGEST_ANSWER_S, MAX_TOKENS, TEMPERATURE, TOP_P, open_speaker
 from paras2s.bench.systems import Progress, find_clip, fingerprint, is_finished
-from paras2s.data_gen.tts.piper_world import VERSION as SPEECH_VERSION
-from paras2s.data_gen.tts.piper_world import speak_plain
 from paras2s.errors import AudioError, ConfigError, DataError, first_problem
 from paras2s.reward.judges.base import MAX_CLIP_S
 from paras2s.utils.cache import key_of

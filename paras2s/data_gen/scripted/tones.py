@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from paras2s.audio.synthesis import Speaker
 from paras2s.data_gen.scripted.scripts import load_calibration
-from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES, Speaker
+from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES
 from paras2s.data_gen.tts.render import Rendered, Take, render
 from paras2s.reward.judges.independent.kinds import load_sentences
 from paras2s.reward.judges.independent.tone import ToneDiscriminant, tone_features

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paras2s.audio.clip import read_clip
+from paras2s.audio.synthesis import VERSION as PIPER_VERSION
+from paras2s.audio.synthesis import Speaker, Style
 from paras2s.configs.schema.endpoints import EndpointConfig
 from paras2s.data_gen.tts.base import FailedSpeech, Line, OnClip, SpeechResult
-from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES, Speaker, Style
-from paras2s.data_gen.tts.piper_world import VERSION as PIPER_VERSION
+from paras2s.data_gen.tts.piper_world import AGENT_TONES, USER_STYLES
 from paras2s.data_gen.tts.render import Take, render
 from paras2s.errors import AssetError, AudioError, DataError, one_line
 

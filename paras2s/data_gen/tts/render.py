@@ -11,8 +11,8 @@ from pathlib import Path
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip
 from paras2s.audio.prosody import describe
-from paras2s.data_gen.tts.piper_world import VERSION as SPEECH_VERSION
-from paras2s.data_gen.tts.piper_world import Speaker, Style, analyse, speak_plain, synthesise
+from paras2s.audio.synthesis import VERSION as SPEECH_VERSION
+from paras2s.audio.synthesis import Speaker, Style, analyse, speak_plain, synthesise
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 from paras2s.policy.embedded.frontend import VERSION as FEATURES_VERSION
 from paras2s.policy.embedded.frontend import ClipFeatures, extract_features

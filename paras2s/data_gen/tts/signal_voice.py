@@ -14,7 +14,7 @@ def signal_voice() -> Callable[[Sequence[str]], list[Clip]] | None:
         return None
 
     def speak(texts: Sequence[str]) -> list[Clip]:
-        from paras2s.data_gen.tts.piper_world import speak_plain
+        from paras2s.audio.synthesis import speak_plain
 
         return speak_plain(texts)
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from paras2s.audio.asr import transcribe
 from paras2s.audio.clip import Clip, encode_clip
+from paras2s.audio.synthesis import Style, analyse, speak_plain, synthesise
 from paras2s.data_gen.preference_file import FILE, pair_row
 from paras2s.data_gen.scripted.tones import KIND_OF_STYLE
-from paras2s.data_gen.tts.piper_world import SPEAKERS, USER_STYLES, Style, analyse, speak_plain, synthesise
+from paras2s.data_gen.tts.piper_world import SPEAKERS, USER_STYLES
 from paras2s.errors import AudioError, DataError
 from paras2s.policy.base import Policy
 from paras2s.policy.types import SampleRequest, Turn

@@ -25,8 +25,9 @@ import yaml
 
 from paras2s.audio.asr import word_error_rate
 from paras2s.audio.clip import Clip, write_clip
+from paras2s.audio.synthesis import Speaker, Style
 from paras2s.data_gen.scripted.scripts import Contrast, load_contrasts, load_families
-from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES, Speaker, Style
+from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES
 from paras2s.errors import ConfigError
 from paras2s.unisrm.data_gen.takes import (
     CLEAR_ECHO_S,

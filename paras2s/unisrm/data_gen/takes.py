@@ -13,18 +13,8 @@ from scipy.signal import fftconvolve
 
 from paras2s.audio.clip import Clip
 from paras2s.audio.pitch import track_pitch
-from paras2s.data_gen.tts.piper_world import (
-    AGENT_TONES,
-    RATE_HZ,
-    SPEAKERS,
-    USER_STYLES,
-    Speaker,
-    Style,
-    Voice,
-    analyse,
-    speak_plain,
-    synthesise,
-)
+from paras2s.audio.synthesis import RATE_HZ, Speaker, Style, Voice, analyse, speak_plain, synthesise
+from paras2s.data_gen.tts.piper_world import AGENT_TONES, SPEAKERS, USER_STYLES
 from paras2s.policy.embedded.codec2 import Codec2Pairs
 
 GAP_S = 0.18

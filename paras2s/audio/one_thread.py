@@ -1,6 +1,6 @@
 """Run a module as a program, as `python -m MODULE ...` does, with onnxruntime in one thread.
 
-python -m paras2s.data_gen.tts.one_thread MODULE ...
+python -m paras2s.audio.one_thread MODULE ...
 
 By itself a session starts a thread for every core, and they spin while they wait for each other. As many programs as there
 are cores run at once, and Piper has no option for it.
