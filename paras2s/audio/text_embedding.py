@@ -34,31 +34,25 @@ _vectors: dict[str, np.ndarray] = {}
 def embed_sentences(texts: Sequence[str]) -> np.ndarray:
     """Compute unit vectors [n, 384] of normalised texts, cached.
 
-    A sentence's vector is the same to the bit in any batch and process: a batch holds texts of one length, so none is padded,
-    and one thread computes it. Several threads share out a few rows otherwise than many, and a last bit that differs in a
-    question is another reward model after a refresh.
+    A sentence's vector is the same to the bit beside any others and in any process: it is computed alone, by one thread.
+    Several threads share out a few rows otherwise than many, and MKL sums three rows in another order than one (seen on an
+    Intel Xeon, not on an AMD EPYC). A last bit that differs in a question is another reward model after a refresh.
     """
     normalised = [normalise_words(text) for text in texts]
     tokenizer, model = _sentence_model()
-    by_length: dict[int, dict[str, list[int]]] = {}
-    for text in dict.fromkeys(normalised):
-        if text not in _vectors:
-            ids = tokenizer(text)["input_ids"]
-            by_length.setdefault(len(ids), {})[text] = ids
-    if by_length:
+    if missing := [text for text in dict.fromkeys(normalised) if text not in _vectors]:
         with TORCH_THREADS, _one_thread():
-            for group in by_length.values():
-                _vectors.update(zip(group, _sentence_vectors(model, list(group.values())), strict=True))
+            _vectors.update({text: _sentence_vector(model, tokenizer(text)["input_ids"]) for text in missing})
     return np.stack([_vectors[text] for text in normalised]) if normalised else np.zeros((0, SENTENCE_DIM), dtype=np.float32)
 
 
-def _sentence_vectors(model: Any, ids: list[list[int]]) -> np.ndarray:
-    """Return unit vectors [n, 384] of n sentences of as many pieces each."""
+def _sentence_vector(model: Any, ids: list[int]) -> np.ndarray:
+    """Return the unit vector [384] of a sentence's word pieces."""
     import torch
 
     with torch.inference_mode():
-        hidden = model(input_ids=torch.tensor(ids)).last_hidden_state.mean(1)
-        return np.asarray(torch.nn.functional.normalize(hidden, dim=1).numpy())
+        hidden = model(input_ids=torch.tensor([ids])).last_hidden_state.mean(1)
+        return np.asarray(torch.nn.functional.normalize(hidden, dim=1)[0].numpy())
 
 
 @contextmanager
