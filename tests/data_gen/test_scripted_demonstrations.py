@@ -13,13 +13,14 @@ import pytest
 from paras2s.configs.schema.run import DataConfig
 from paras2s.data_gen.scripted.build import answer_take
 from paras2s.data_gen.scripted.demonstrations import best_demonstrations, demonstrated_texts, labelled
-from paras2s.data_gen.scripted.scripts import fitting_demonstrations, load_cascade, load_families
+from paras2s.data_gen.scripted.scripts import Contrast, fitting_demonstrations, load_cascade, load_families, load_prompts
 from paras2s.data_gen.scripted.tones import load_tones
 from paras2s.data_gen.tts.render import render
 from paras2s.errors import DataError
 from paras2s.types import Candidate, Demonstration, Query, Role
 
 STYLES = ("sincere", "sarcastic")
+CONTRAST = Contrast("c", "sarcasm", "culture", "Nice.", STYLES, "the opera")
 FAMILIES = load_families()
 SINCERE, SARCASTIC = (FAMILIES[style].answers for style in STYLES)
 
@@ -40,7 +41,39 @@ def test_queries_with_a_label_are_demonstrated() -> None:
 def test_where_all_fit_every_query_of_a_style_has_the_first_answers(count: int) -> None:
     config = DataConfig(answers_per_query=count)
     for seed in (0, 1):
-        assert demonstrated_texts(candidate(seed), STYLES, config, seed) == list(SARCASTIC[:count])
+        assert demonstrated_texts(candidate(seed), CONTRAST, config, seed) == list(SARCASTIC[:count])
+
+
+def test_answers_that_take_up_the_topic_name_it() -> None:
+    config = DataConfig(take_up_topics=True, answers_per_query=2)
+    assert demonstrated_texts(candidate(0), CONTRAST, config, 0) == [
+        "I am sorry that I let you down with the opera.",
+        "I apologize for the mistake with the opera, let me try again.",
+    ]
+    about = {prompt.text: prompt.about for prompt in load_prompts()}
+    assert about["Thank you for watering my plants."] == "watering your plants"
+    assert about["How kind of you to call my boss."] == "your boss"
+    assert about["What size of boots should I wear?"] == "boots"
+
+
+def test_every_prompt_of_sarcasm_and_gender_has_a_topic_that_its_answers_take_up() -> None:
+    """And the rubric knows the kind of nearly all of them, though they are none of its sentences."""
+    from paras2s.data_gen.scripted.demonstrations import answers_about
+    from paras2s.reward.judges.rubric import RubricJudge
+    from paras2s.reward.judges.topic import taken_up
+
+    prompts = [prompt for prompt in load_prompts() if prompt.category in ("sarcasm", "gender")]
+    assert all(
+        prompt.about and not {"my", "me", "|"} & set(prompt.about.replace("my answer", "").split()) for prompt in prompts
+    )
+    judge, kinds, topics = RubricJudge(), [], []
+    for prompt in prompts[::25]:
+        for style in prompt.styles:
+            for text in answers_about(prompt, style):
+                kinds.append(judge.kind_of_words(prompt.text, style, text) == 5)
+                topics.append(bool(taken_up(prompt.text, text.lower().replace(".", "").replace(",", "").split())))
+    assert sum(kinds) >= 0.95 * len(kinds)
+    assert sum(topics) >= 0.95 * len(topics)
 
 
 def test_of_answers_as_people_give_them_a_quarter_fits_and_the_rest_is_plain_or_of_the_other_style() -> None:
@@ -48,7 +81,7 @@ def test_of_answers_as_people_give_them_a_quarter_fits_and_the_rest_is_plain_or_
     plain = load_cascade()["sarcasm"]
     # The plain answers of sarcasm are sincere ones: they are counted as the other style's.
     assert set(plain) < set(SINCERE)
-    given = [text for number in range(500) for text in demonstrated_texts(candidate(number), STYLES, config, 0)]
+    given = [text for number in range(500) for text in demonstrated_texts(candidate(number), CONTRAST, config, 0)]
     counts = Counter("fits" if text in SARCASTIC else "other" for text in given)
     assert set(given) <= {*SARCASTIC, *SINCERE}
     # 2,000 draws: 0.25 within four standard errors; those that came twice are left out, which are never fitting ones.
@@ -58,9 +91,9 @@ def test_of_answers_as_people_give_them_a_quarter_fits_and_the_rest_is_plain_or_
 
 def test_answers_of_a_query_depend_on_the_seed_and_the_query_alone() -> None:
     config = DataConfig(answers_per_query=4, fitting_share=0.5)
-    first = [demonstrated_texts(candidate(number), STYLES, config, 0) for number in range(20)]
-    assert first == [demonstrated_texts(candidate(number), STYLES, config, 0) for number in range(20)]
-    assert first != [demonstrated_texts(candidate(number), STYLES, config, 1) for number in range(20)]
+    first = [demonstrated_texts(candidate(number), CONTRAST, config, 0) for number in range(20)]
+    assert first == [demonstrated_texts(candidate(number), CONTRAST, config, 0) for number in range(20)]
+    assert first != [demonstrated_texts(candidate(number), CONTRAST, config, 1) for number in range(20)]
 
 
 def test_an_audit_takes_no_answer_for_good_that_is_known_not_to_fit() -> None:

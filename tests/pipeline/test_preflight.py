@@ -19,6 +19,7 @@ from tiny.csm import write_csm
 from tiny.interleaved import write_glm, write_step
 from tiny.kimi import write_kimi
 from tiny.plans import KIMI_CONFIG
+from tiny.spoken_lm import write_spoken_lm
 from tiny.whisper_vq import SMALL, encoder_of, save_tokenizer
 
 from paras2s.configs.schema.run import RunConfig, WarmupConfig, load_config
@@ -52,6 +53,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "glm4_voice": lambda folder: write_glm(folder, dtype=torch.float32, codes=Glm4VoicePolicy.codes),
     "step_audio2": lambda folder: write_step(folder, dtype=torch.float32, codes=StepAudio2Policy.codes),
     "csm": write_csm,
+    "spoken_lm": write_spoken_lm,
 }
 
 
@@ -154,6 +156,15 @@ DAMAGE: dict[tuple[str, str], tuple[Callable[[Path], object], list[str]]] = {
     ("csm", "another tokenizer"): (lambda folder: sized(folder, text_vocab_size=100), ["is not CSM's", "has 100 words"]),
     ("csm", "replies of another form"): (
         lambda folder: (folder / "replies.jsonl").write_text('{"question": "Hi"}'), ["replies.jsonl", "lines must be"]
+    ),
+    ("spoken_lm", "cut"): (lambda folder: cut(folder / "model.safetensors"), ["model.safetensors", "cannot be read", AGAIN]),
+    ("spoken_lm", "another size"): (
+        lambda folder: sized(folder, "language_model", "policy.json", intermediate_size=16),
+        ["mlp.down_proj.weight is [24, 32], the config"],
+    ),
+    ("spoken_lm", "no tokenizer"): (lambda folder: (folder / "tokenizer.json").unlink(), ["no tokenizer.json", AGAIN]),
+    ("spoken_lm", "a layer it has not"): (
+        lambda folder: sized(folder, None, "policy.json", prosody_layer=7), ["prosody_layer 7 is outside", "3 layers"]
     ),
 }  # fmt: skip
 

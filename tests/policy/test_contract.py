@@ -24,6 +24,7 @@ from tiny.kimi import write_kimi
 from tiny.moshi import tiny_moshi, tiny_moshi_turns
 from tiny.qwen3_omni import tiny_qwen3_omni, tiny_qwen3_omni_turns
 from tiny.qwen_omni import tiny_qwen_omni, tiny_qwen_omni_turns
+from tiny.spoken_lm import tiny_spoken_lm, tiny_spoken_lm_turns
 from tiny.world import invoke
 from torch import Tensor
 
@@ -57,6 +58,7 @@ SUBJECTS: dict[str, Callable[[Path], Subject]] = {
     "qwen_omni": lambda _: subject_of(tiny_qwen_omni(), tiny_qwen_omni_turns()),
     "qwen3_omni": lambda _: subject_of(tiny_qwen3_omni(), tiny_qwen3_omni_turns()),
     "csm": lambda _: subject_of(tiny_csm(), tiny_csm_turns()),
+    "spoken_lm": lambda _: subject_of(tiny_spoken_lm(), tiny_spoken_lm_turns()),
 }
 # Saving goes through float32 where the loader of a family does.
 NOT_APPLICABLE = {"qwen_omni": {"9"}, "qwen3_omni": {"9"}, "moshi": {"14"}, "csm": {"14"}}
@@ -200,7 +202,7 @@ def test_another_package_adds_a_policy_by_an_entry_point(monkeypatch: pytest.Mon
     assert registry.policy_class("paras2s.policy.kimi.policy:KimiPolicy") is KimiPolicy
     with pytest.raises(PolicyError, match="not a subclass"):
         registry.policy_class("wrong")
-    with pytest.raises(PolicyError, match=r"there are embedded, kimi, .*csm, theirs"):
+    with pytest.raises(PolicyError, match=r"there are embedded, kimi, .*spoken_lm, theirs"):
         registry.policy_class("nobody's")
 
 

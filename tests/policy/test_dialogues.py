@@ -19,6 +19,7 @@ from tiny.minimind import tiny_minimind
 from tiny.moshi import tiny_moshi, tone
 from tiny.qwen3_omni import tiny_qwen3_omni
 from tiny.qwen_omni import released_inputs, tiny_qwen_omni
+from tiny.spoken_lm import tiny_spoken_lm
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
@@ -59,6 +60,7 @@ MAKERS: dict[str, Callable[[Path], Any]] = {
     "moshi": lambda folder: tiny_moshi(),
     "minimind": tiny_minimind,
     "csm": lambda folder: tiny_csm(replies={"b a": "c"}),
+    "spoken lm": lambda folder: tiny_spoken_lm(),
 }
 
 

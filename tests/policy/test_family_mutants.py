@@ -19,6 +19,7 @@ from tiny.interleaved import tiny_glm, tiny_step, tiny_turns
 from tiny.moshi import tiny_moshi, tiny_moshi_turns
 from tiny.qwen3_omni import tiny_qwen3_omni, tiny_qwen3_omni_turns
 from tiny.qwen_omni import tiny_qwen_omni, tiny_qwen_omni_turns
+from tiny.spoken_lm import tiny_spoken_lm, tiny_spoken_lm_turns
 from torch import Tensor
 
 from paras2s.policy import contract, qwen_omni
@@ -27,11 +28,15 @@ from paras2s.policy.dual_stream import logprobs, sampler
 from paras2s.policy.moshi import MoshiNet
 from paras2s.policy.qwen3_omni import Qwen3Network
 from paras2s.policy.qwen_omni import Qwen25Network
+from paras2s.policy.spoken_lm import network
+from paras2s.policy.spoken_lm.network import SpokenLmNetwork
+from paras2s.policy.spoken_lm.prosody import SIZES
 from paras2s.policy.subject import Subject, subject_of
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "moshi": lambda: (tiny_moshi(), tiny_moshi_turns()),
     "csm": lambda: (tiny_csm(), tiny_csm_turns()),
+    "spoken_lm": lambda: (tiny_spoken_lm(), tiny_spoken_lm_turns()),
     "qwen_omni": lambda: (tiny_qwen_omni(), tiny_qwen_omni_turns()),
     "qwen3_omni": lambda: (tiny_qwen3_omni(), tiny_qwen3_omni_turns()),
     "glm4_voice": lambda: (tiny_glm(), tiny_turns()),
@@ -106,6 +111,36 @@ def depth_decoder_is_given(change: Callable[[Tensor], Tensor]) -> Callable[[Patc
         wrap(patch, subject_named("csm").policy.model.depth_decoder, "forward", call)
 
     return mutate
+
+
+# -- SpokenLm ---------------------------------------------------------------------------------------------------------
+
+
+def phrases_never_begin_again(patch: Patch) -> None:
+    """The sampler says every phrase as the first one, and the learner knows better."""
+
+    def said(original: Any, net: SpokenLmNetwork, tokens: Tensor, begins: Tensor) -> Tensor:
+        return original(net, tokens, begins & (not sampling()))
+
+    wrap(patch, SpokenLmNetwork, "said", said)
+
+
+def prosody_of_the_first_prompt(patch: Patch) -> None:
+    def read(original: Any, net: SpokenLmNetwork, prompts: Any) -> Any:
+        x, lengths = original(net, prompts)
+        width = x.shape[-1] // 2
+        return torch.cat([x[..., :width], x[:1, -1:, width:].expand(*x.shape[:-1], width)], -1), lengths
+
+    wrap(patch, SpokenLmNetwork, "read", read)
+
+
+def prosody_is_detached(patch: Patch) -> None:
+    """The heads of the codes learn, and the layers below learn of words alone."""
+
+    def score(original: Any, head: Any, hidden: Tensor, *more: Any) -> Tensor:
+        return original(head, hidden.detach() if head.out_features in SIZES else hidden, *more)
+
+    wrap(patch, network, "score", score)
 
 
 # -- Qwen-Omni --------------------------------------------------------------------------------------------------------
@@ -197,6 +232,9 @@ MUTANTS: dict[str, tuple[str, Callable[[Patch], None], Check]] = {
     "ids that are no codes may be drawn": ("csm", no_codes_may_be_drawn, contract.behaviour_is_scored),
     "later codes do not read the backbone": ("csm", depth_decoder_is_given(torch.zeros_like), contract.behaviour_is_scored),
     "later codes are detached from the backbone": ("csm", depth_decoder_is_given(Tensor.detach), contract.slopes_are_gradients),
+    "phrases never begin again": ("spoken_lm", phrases_never_begin_again, contract.behaviour_is_scored),
+    "all hear the first question": ("spoken_lm", prosody_of_the_first_prompt, contract.batch_is_one_by_one),
+    "the codes are detached from the words": ("spoken_lm", prosody_is_detached, contract.slopes_are_gradients),
     "the reply's end is spoken": ("qwen_omni", end_is_spoken, contract.behaviour_is_scored),
     "alone, a prompt begins otherwise": ("qwen_omni", begins_otherwise_alone, contract.batch_is_one_by_one),
     "the talker hears the question's embeddings": ("qwen_omni", talker_reads_the_embeddings, contract.behaviour_is_scored),

@@ -23,6 +23,7 @@ ARCHITECTURES = {
     "Qwen3OmniMoeForConditionalGeneration": "qwen3_omni",
     "CsmForConditionalGeneration": "csm",
     "MiniMindOmni": "minimind_o",
+    "SpokenLm": "spoken_lm",
 }
 FAMILIES = "policies"
 

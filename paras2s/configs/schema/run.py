@@ -60,6 +60,10 @@ class DataConfig(Section):
     keep_answers: Literal["all", "best"] = Field(
         "all", description="best: demonstrate those that the rubric scores highest of each query (rejection sampling)"
     )
+    take_up_topics: bool = Field(
+        False,
+        description="demonstrate answers that name the topic of the question (sarcasm and gender alone)",
+    )
     answer_takes: int = Field(4, ge=1, description="takes of a good answer; the most intelligible take is kept")
     max_word_error_rate: float = Field(0.25, ge=0, le=1, description="clips above it are rejected")
     min_style_probability: float = Field(

@@ -20,7 +20,14 @@ from paras2s.audio.clip import read_clip
 from paras2s.configs.schema.run import DataConfig
 from paras2s.data_gen.candidates import make_query, prompt_name, reject_broken_contrasts
 from paras2s.data_gen.dataset import Dataset, save_dataset
-from paras2s.data_gen.scripted.demonstrations import PLAIN_TONE, best_demonstrations, demonstrated_texts, labelled
+from paras2s.data_gen.scripted.demonstrations import (
+    LABELLED,
+    PLAIN_TONE,
+    answers_about,
+    best_demonstrations,
+    demonstrated_texts,
+    labelled,
+)
 from paras2s.data_gen.scripted.scripts import Contrast, assign_roles, load_cascade, load_contrasts, load_families
 from paras2s.data_gen.scripted.tones import KIND_OF_STYLE, load_tones
 from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES, SPEAKERS, USER_STYLES
@@ -143,6 +150,13 @@ def build_dataset(
     plans = plan_queries(roles, config, seed)
     styles = {style for contrasts in roles.values() for contrast in contrasts for style in contrast.styles}
     tone_of = {text: family.tone for style, family in load_families().items() if style in styles for text in family.answers}
+    if config.take_up_topics:
+        shown = [(contrast, style) for role in LABELLED for contrast in roles[role] for style in contrast.styles]
+        tone_of = {
+            text: load_families()[style].tone
+            for contrast, style in shown
+            for text in answers_about(contrast, style)[: config.answers_per_query]
+        } | tone_of
     if config.fitting_share < 1:
         plain = [text for category in config.categories for text in load_cascade()[category]]
         tone_of = dict.fromkeys(plain, PLAIN_TONE) | tone_of
@@ -157,7 +171,8 @@ def build_dataset(
         for plan, clip, transcript in zip(plans, queries, transcripts, strict=True)
     ]
     rows = [(candidate, clip.features.utterance) for candidate, clip in zip(filtered, queries, strict=True)]
-    styles_of = {contrast.id: contrast.styles for group in roles.values() for contrast in group}
+    contrasts = {contrast.id: contrast for group in roles.values() for contrast in group}
+    styles_of = {contrast.id: contrast.styles for contrast in contrasts.values()}
     candidates = reject_broken_contrasts(filtered)
     accepted = [(c, clip) for c, clip in zip(candidates, queries, strict=True) if c.rejected is None]
     clips = {f"queries/{_query_id(c)}": clip for c, clip in accepted}
@@ -165,7 +180,7 @@ def build_dataset(
     demonstrations = [
         Demonstration(candidate.id, text, tone_of[text], f"{_answer_clip(text)}.wav")
         for candidate in labelled(candidates)
-        for text in demonstrated_texts(candidate, styles_of[candidate.contrast_id], config, seed)
+        for text in demonstrated_texts(candidate, contrasts[candidate.contrast_id], config, seed)
     ]
     if config.keep_answers == "best":
         said = {f"{name}.wav": answer.clip for name, answer in spoken_answers.items()}

@@ -8,14 +8,16 @@ import numpy as np
 
 from paras2s.audio.clip import Clip
 from paras2s.configs.schema.run import DataConfig
-from paras2s.data_gen.scripted.scripts import load_cascade, load_families
+from paras2s.data_gen.scripted.scripts import Contrast, load_about, load_cascade, load_families
 from paras2s.errors import DataError
 from paras2s.reward.judges.base import Exchange, Utterance
 from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.tone_classifier import ToneClassifier
-from paras2s.types import Candidate, Demonstration, Verdict
+from paras2s.types import Candidate, Demonstration, Role, Verdict
 from paras2s.utils.seeds import seed_of
 
+# Roles whose queries have demonstrations.
+LABELLED: tuple[Role, ...] = ("demonstration", "preference")
 # Tone of an answer that fits no style in particular.
 PLAIN_TONE = "neutral"
 
@@ -25,11 +27,15 @@ def labelled(candidates: Sequence[Candidate]) -> list[Candidate]:
 
     The reward model's have demonstrations as well: a warm-up may be given all labels (`warmup.preference_contrasts`).
     """
-    roles = ("demonstration", "preference")
-    return [candidate for candidate in candidates if candidate.role in roles and candidate.rejected is None]
+    return [candidate for candidate in candidates if candidate.role in LABELLED and candidate.rejected is None]
 
 
-def demonstrated_texts(candidate: Candidate, styles: tuple[str, str], config: DataConfig, seed: int) -> list[str]:
+def answers_about(contrast: Contrast, style: str) -> list[str]:
+    """Return the answers to one style of a contrast that take up its topic."""
+    return [answer.format(about=contrast.about) for answer in load_about()[style]]
+
+
+def demonstrated_texts(candidate: Candidate, contrast: Contrast, config: DataConfig, seed: int) -> list[str]:
     """Return the answers demonstrated to a query, `data.answers_per_query` of them or fewer where a plain one came twice.
 
     With `data.fitting_share` of 1 all queries of a style get the same answers, the first of its family: which answer belongs to
@@ -37,10 +43,12 @@ def demonstrated_texts(candidate: Candidate, styles: tuple[str, str], config: Da
     plain and half fit the contrast's other style. The plain answers of sarcasm are thanks, which fit a sincere user.
     """
     families, count = load_families(), config.answers_per_query
+    if config.take_up_topics:
+        return answers_about(contrast, candidate.style)[:count]
     fitting = families[candidate.style].answers
     if config.fitting_share == 1:
         return list(fitting[:count])
-    (other,) = (style for style in styles if style != candidate.style)
+    (other,) = (style for style in contrast.styles if style != candidate.style)
     plain, misheard = load_cascade()[candidate.category], families[other].answers
     rng = np.random.default_rng([seed, seed_of("demonstrations", candidate.id)])
     answers = []

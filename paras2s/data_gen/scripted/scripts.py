@@ -39,13 +39,14 @@ VALIDATION_TOPICS: dict[Category, frozenset[str]] = {
 
 @dataclass(frozen=True)
 class Contrast:
-    """A sentence and the two styles that call for different answers."""
+    """A sentence and the two styles that call for different answers; `about`: what an answer may call its topic, if known."""
 
     id: str
     category: Category
     topic: str
     text: str
     styles: tuple[str, str]
+    about: str | None = None
 
 
 @dataclass(frozen=True)
@@ -83,19 +84,25 @@ def load_prompts() -> tuple[Contrast, ...]:
     contrasts: list[Contrast] = []
     for category, entries in _read("prompts.yaml").items():
         held_out = TEST_TOPICS[category] | VALIDATION_TOPICS[category]
-        texts: list[tuple[dict[str, Any], str]] = []
+        numbers = itertools.count()
         for number, entry in enumerate(entries):
-            styles, slots = entry["styles"], [key for key in entry if key not in ("topic", "styles", "say")]
+            styles, slots = entry["styles"], [key for key in entry if key not in ("topic", "styles", "say", "about")]
             if len(set(styles)) != 2 or not set(styles) <= USER_STYLES.keys() or entry["topic"] in held_out:
                 raise DataError(f"prompts.yaml, {category}, entry {number}: styles {styles} or topic {entry['topic']!r}")
             for phrases in itertools.product(*(entry[slot] for slot in slots)):
-                text = entry["say"].format(**dict(zip(slots, phrases, strict=True)))
-                texts.append((entry, text[0].upper() + text[1:]))
-        contrasts += [
-            Contrast(f"{category}p{number:04d}", category, entry["topic"], text, tuple(entry["styles"]))
-            for number, (entry, text) in enumerate(texts)
-        ]
+                said = {slot: phrase.split(" | ")[0] for slot, phrase in zip(slots, phrases, strict=True)}
+                called = {slot: _to_the_user(phrase.split(" | ")[-1]) for slot, phrase in zip(slots, phrases, strict=True)}
+                text = entry["say"].format(**said)
+                about = entry["about"].format(**called) if "about" in entry else None
+                contrast_id = f"{category}p{next(numbers):04d}"
+                text = text[0].upper() + text[1:]
+                contrasts.append(Contrast(contrast_id, category, entry["topic"], text, (styles[0], styles[1]), about))
     return tuple(contrasts)
+
+
+def _to_the_user(phrase: str) -> str:
+    """Return what the agent calls what the user called so: "my plants" are "your plants"."""
+    return " ".join({"my": "your", "our": "your", "me": "you"}.get(word, word) for word in phrase.split())
 
 
 @functools.lru_cache(maxsize=1)
@@ -107,6 +114,12 @@ def load_families() -> dict[str, Family]:
             raise DataError(f"answers.yaml: family {style!r} has an unknown style or tone {row['tone']!r}")
         families[style] = Family(style, row["tone"], tuple(row["answers"]))
     return families
+
+
+@functools.lru_cache(maxsize=1)
+def load_about() -> dict[str, tuple[str, ...]]:
+    """Load the answers that take up a topic, by style, with "{about}" for the topic."""
+    return {style: tuple(rows) for style, rows in _read("answers.yaml")["about"].items()}
 
 
 @functools.lru_cache(maxsize=1)
@@ -153,7 +166,8 @@ def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -
     """Assign contrasts to roles, equally many a category; a topic of the test or validation set has that role only.
 
     No contrast has two roles: RL prompts are not among the labelled contrasts that the reward model learned from. Where a
-    category's scripts are used up, its other RL prompts are drawn from prompts.yaml.
+    category's scripts are used up, its other RL prompts are drawn from prompts.yaml. Where answers are to take up topics, all
+    training contrasts are of prompts.yaml, which says what to call them.
 
     Raises:
         ConfigError: more contrasts are requested than there are scripts.
@@ -168,6 +182,8 @@ def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -
         test = _shuffled([c for c in own if c.topic in TEST_TOPICS[category]], rng)
         validation = _shuffled([c for c in own if c.topic in VALIDATION_TOPICS[category]], rng)
         prompts = _shuffled([prompt for prompt in load_prompts() if prompt.category == category], rng)
+        if config.take_up_topics:
+            train, prompts = [prompt for prompt in prompts if prompt.about], []
         requested = (sum(counts[:2]), sum(counts), config.validation_contrasts, config.test_contrasts)
         available = (len(train), len(train) + len(prompts), len(validation), len(test))
         if any(a > b for a, b in zip(requested, available, strict=True)):
