@@ -13,7 +13,9 @@ from paras2s.cli.studio import check_installed
 
 
 def demo(
-    preset: Annotated[str, typer.Option(help="Preset: demo, quick (a smaller world) or full (longer).")] = "demo",
+    preset: Annotated[
+        str, typer.Option(help="Preset: demo, quick (smaller), full (longer) or spoken_lm (a language model).")
+    ] = "demo",
     seed: Seed = None,
     run_dir: RunDir = None,
     set_: Set = None,

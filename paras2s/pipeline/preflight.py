@@ -55,10 +55,10 @@ def check_align(run: Run, resume: bool) -> None:
 def check_weights(folder: Path, kind: str | None) -> None:
     """Check that a released checkpoint is complete and of its family and sizes. Raises PolicyError: names the file."""
     if not folder.is_dir():
-        raise PolicyError(
-            f"policy.weights: {folder} is no folder here, and no stage downloads; on a machine with network `hf download NAME "
-            f"--local-dir {folder}` fetches the model NAME of a hub"
-        )
+        advice = f"on a machine with network `hf download NAME --local-dir {folder}` fetches the model NAME of a hub"
+        if kind == "spoken_lm":
+            advice = f"`make spoken-lm` makes models/spoken_lm, and `python tools/make_spoken_lm.py MODEL {folder}` another one"
+        raise PolicyError(f"policy.weights: {folder} is no folder here, and no stage downloads; {advice}")
     check_kind(folder, kind)
     if has_adapters(folder):
         return

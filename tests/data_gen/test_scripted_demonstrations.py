@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from paras2s.configs.schema.run import DataConfig
-from paras2s.data_gen.scripted.build import answer_take
+from paras2s.data_gen.scripted.build import answer_take, build_dataset
 from paras2s.data_gen.scripted.demonstrations import best_demonstrations, demonstrated_texts, labelled
 from paras2s.data_gen.scripted.scripts import Contrast, fitting_demonstrations, load_cascade, load_families, load_prompts
 from paras2s.data_gen.scripted.tones import load_tones
@@ -74,6 +74,26 @@ def test_every_prompt_of_sarcasm_and_gender_has_a_topic_that_its_answers_take_up
                 topics.append(bool(taken_up(prompt.text, text.lower().replace(".", "").replace(",", "").split())))
     assert sum(kinds) >= 0.95 * len(kinds)
     assert sum(topics) >= 0.95 * len(topics)
+
+
+def test_a_dataset_whose_demonstrations_take_up_their_topics(tmp_path: Path) -> None:
+    """Real speech: every demonstration names its own question's topic, in the tone of its style, and has a clip."""
+    config = DataConfig(
+        categories=("sarcasm",), take_up_topics=True, demonstration_contrasts=2, preference_contrasts=1, rl_contrasts=2,
+        validation_contrasts=1, test_contrasts=1, demonstration_speakers=1, answer_takes=1, min_style_probability=0,
+        max_word_error_rate=1,
+    )  # fmt: skip
+    dataset = build_dataset(config, 0, tmp_path / "data", tmp_path / "cache", lambda *_: None)
+    about = {prompt.text: prompt.about for prompt in load_prompts()}
+    queries = {query.id: query for query in dataset.queries}
+    assert len(dataset.demonstrations) == 12
+    for row in dataset.demonstrations:
+        query = queries[row.query_id]
+        assert str(about[str(query.text)]) in row.text
+        assert row.tone == FAMILIES[str(query.style)].tone
+        assert dataset.clip(row.clip).duration_s > 1
+    assert all(query.text is None for query in dataset.of_role("rl"))
+    assert {query.text for query in dataset.of_role("test")}.isdisjoint(about)
 
 
 def test_of_answers_as_people_give_them_a_quarter_fits_and_the_rest_is_plain_or_of_the_other_style() -> None:

@@ -259,9 +259,11 @@ def test_a_hubs_name_is_refused_with_the_command_that_fetches_it(tmp_path: Path,
 
 def test_nothing_is_done_or_written_before_it_is_refused(tmp_path: Path) -> None:
     run = run_at(tmp_path, weights=str(tmp_path / "nowhere"))
-    with pytest.raises(PolicyError, match="is no folder here"):
+    with pytest.raises(PolicyError, match=r"is no folder here.*hf download"):
         run_demo(run, resume=False)
     assert not run.folder.exists()
+    with pytest.raises(PolicyError, match=r"is no folder here.*make_spoken_lm.py MODEL"):
+        check_weights(tmp_path / "nowhere", "spoken_lm")
 
 
 def test_a_checkpoint_of_a_newer_version_is_refused_before_workers_start(tmp_path: Path) -> None:
