@@ -207,6 +207,13 @@ def test_a_policy_is_made_of_a_language_model_s_folder_and_learns_above_its_laye
         assert float(head.bias.detach().softmax(-1)[neutral]) == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_checkpoint_is_read_in_its_own_precision(tmp_path: Path, dtype: torch.dtype) -> None:
+    loaded = SpokenLmPolicy.load(tiny.write_spoken_lm(tmp_path, dtype))
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {dtype}
+    assert SpokenLmPolicy.load(tmp_path, dtype=torch.float64).model.state_scale.dtype == torch.float64
+
+
 # -- speech -----------------------------------------------------------------------------------------------------------
 
 

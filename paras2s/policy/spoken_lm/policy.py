@@ -44,7 +44,16 @@ from paras2s.policy.types import (
     style_sentence,
     with_words,
 )
-from paras2s.policy.weights import check_state, load_tensors, read_config, shapes_of, shard_files, stored_shapes, write_tensors
+from paras2s.policy.weights import (
+    check_state,
+    load_tensors,
+    read_config,
+    shapes_of,
+    shard_files,
+    stored_dtype,
+    stored_shapes,
+    write_tensors,
+)
 from paras2s.types import Block, Query
 from paras2s.utils.io import write_json
 
@@ -261,7 +270,7 @@ class SpokenLmPolicy(Policy):
     def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> SpokenLmPolicy:
         """Read what `save` wrote. Raises PolicyError: the parts do not fit."""
         policy = cls._empty(folder)
-        policy.model.to(dtype)
+        policy.model.to(stored_dtype(shard_files(folder)) if dtype is None else dtype)
         policy.reload(folder)
         policy.model.freeze_below()
         policy.model.to(device)
