@@ -45,7 +45,7 @@ def test_where_all_fit_every_query_of_a_style_has_the_first_answers(count: int) 
 
 
 def test_answers_that_take_up_the_topic_name_it() -> None:
-    config = DataConfig(take_up_topics=True, answers_per_query=2)
+    config = DataConfig(categories=("sarcasm",), take_up_topics=True, answers_per_query=2)
     assert demonstrated_texts(candidate(0), CONTRAST, config, 0) == [
         "I am sorry that I let you down with the opera.",
         "I apologize for the mistake with the opera, let me try again.",
@@ -54,6 +54,19 @@ def test_answers_that_take_up_the_topic_name_it() -> None:
     assert about["Thank you for watering my plants."] == "watering your plants"
     assert about["How kind of you to call my boss."] == "your boss"
     assert about["What size of boots should I wear?"] == "boots"
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, "questions of age, emotion name no topics"),
+        ({"categories": ["sarcasm"], "fitting_share": 0.5}, "two fitting answers at most"),
+        ({"categories": ["gender"], "answers_per_query": 3}, "two fitting answers at most"),
+    ],
+)
+def test_topics_that_cannot_be_taken_up_are_refused(settings: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        DataConfig.model_validate({"take_up_topics": True, **settings})
 
 
 def test_every_prompt_of_sarcasm_and_gender_has_a_topic_that_its_answers_take_up() -> None:

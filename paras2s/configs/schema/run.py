@@ -70,6 +70,19 @@ class DataConfig(Section):
         0.5, ge=0, le=1, description="least probability of the right style of an accepted clip"
     )
 
+    @model_validator(mode="after")
+    def _topics_are_named(self) -> DataConfig:
+        if self.take_up_topics:
+            if others := sorted(set(self.categories) - {"sarcasm", "gender"}):
+                raise ValueError(
+                    f"take_up_topics: questions of {', '.join(others)} have no named topics; take them out of categories"
+                )
+            if self.fitting_share < 1 or self.answers_per_query > 2:
+                raise ValueError(
+                    "take_up_topics demonstrates two fitting answers at most: set fitting_share 1, answers_per_query 2"
+                )
+        return self
+
 
 class PolicyConfig(Section):
     """The policy: released weights, or an embedded dual-stream policy of these sizes (Kimi-Audio: 28 layers, tap 21)."""
