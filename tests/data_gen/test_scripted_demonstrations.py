@@ -59,7 +59,7 @@ def test_answers_that_take_up_the_topic_name_it() -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({}, "questions of age, emotion name no topics"),
+        ({}, "questions of age, emotion have no named topics"),
         ({"categories": ["sarcasm"], "fitting_share": 0.5}, "two fitting answers at most"),
         ({"categories": ["gender"], "answers_per_query": 3}, "two fitting answers at most"),
     ],
