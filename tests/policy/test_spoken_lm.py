@@ -15,10 +15,11 @@ from tiny import spoken_lm as tiny
 from tiny.moshi import tone
 
 from paras2s.audio.prosody import UTTERANCE_DIM
+from paras2s.data_gen.scripted.scripts import load_calibration
 from paras2s.errors import PolicyError
 from paras2s.policy.spoken_lm.make import make_spoken_lm
 from paras2s.policy.spoken_lm.policy import SYSTEM, SpokenLmPolicy
-from paras2s.policy.spoken_lm.prosody import LEVELS, NEUTRAL, SIZES, Narrator, measure_codes, sayable, style_of
+from paras2s.policy.spoken_lm.prosody import LEVELS, NEUTRAL, SIZES, Narrator, measure_codes, measure_style, sayable, style_of
 from paras2s.policy.types import SampleRequest, Sampling, Turn
 from paras2s.types import Block
 
@@ -231,6 +232,19 @@ def test_speech_is_as_its_codes_say_and_is_measured_so() -> None:
         assert low <= 1
         assert high >= SIZES[slot] - 2
     assert [codes[3] for codes in measured] == [codes[3] for codes in spoken]
+
+
+def test_piper_s_plain_reading_is_what_speech_is_measured_against() -> None:
+    """Means over some calibration sentences, spoken with neutral codes."""
+    texts = load_calibration()[:10]
+    clips = Narrator().speak([[(text, NEUTRAL)] for text in texts], range(len(texts)))
+    styles = [measure_style(clip, text) for clip, text in zip(clips, texts, strict=True)]
+    means = {name: float(np.mean([getattr(style, name) for style in styles])) for name in LEVELS}
+    assert means["f0_level"] == pytest.approx(1, abs=0.05)
+    assert means["f0_range"] == pytest.approx(1, abs=0.15)
+    assert means["rate"] == pytest.approx(1, abs=0.1)
+    assert means["gain"] == pytest.approx(1, abs=0.03)
+    assert means["tilt_db_octave"] == pytest.approx(0, abs=0.7)
 
 
 def test_phrases_are_said_one_after_the_other_in_one_call_of_piper(monkeypatch: pytest.MonkeyPatch) -> None:

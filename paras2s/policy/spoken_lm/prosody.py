@@ -28,7 +28,8 @@ NEUTRAL = tuple(values.index(0.0 if name == "tilt_db_octave" else 1.0) for name,
 VERSION = "piper-world-5/1"
 VOICE = Speaker("policy", 1.0, 1.0)
 PAUSE_S = 0.06
-# Piper's plain reading, measured on 24 of the calibration sentences: F0 and its spread, letters a second, slope of its bands.
+# Piper's plain reading of calibration sentences (test_spoken_lm.py measures some again): F0 and its spread, letters a second,
+# slope of its bands.
 PLAIN_F0_HZ, PLAIN_F0_STD_LOG, PLAIN_LETTERS_PER_S, PLAIN_TILT_DB_OCTAVE = 89.15, 0.157, 15.9, -5.89
 # Loudness that the vocoder gives every phrase before its gain.
 PLAIN_RMS = 0.06
@@ -45,18 +46,23 @@ def style_of(codes: Sequence[int]) -> Style:
 
 def measure_codes(clip: Clip, text: str) -> tuple[int, ...]:
     """Return the codes [5] nearest to how a clip is said. Raises AudioError: silence."""
+    style = measure_style(clip, text)
+    return tuple(_nearest(values, getattr(style, name), name != "tilt_db_octave") for name, values in LEVELS.items())
+
+
+def measure_style(clip: Clip, text: str) -> Style:
+    """Measure how a clip of these words is said, against Piper's plain reading. Raises AudioError: silence."""
     utterance = dict(zip(UTTERANCE_NAMES, describe(clip)[1].tolist(), strict=True))
     octaves = np.log2(np.maximum(band_centres_hz(), 125.0) / 1000.0)
     bands = [utterance[f"band{number}_mean_db"] for number in range(BANDS)]
     letters = sum(letter.isalpha() for letter in text)
-    measured = {
-        "f0_level": np.exp(utterance["f0_mean_log"]) / PLAIN_F0_HZ,
-        "f0_range": utterance["f0_std_log"] / PLAIN_F0_STD_LOG,
-        "rate": letters / clip.duration_s / PLAIN_LETTERS_PER_S,
-        "gain": float(np.sqrt(np.mean(clip.samples.astype(np.float64) ** 2))) / PLAIN_RMS,
-        "tilt_db_octave": float(np.polyfit(octaves, bands, 1)[0]) - PLAIN_TILT_DB_OCTAVE,
-    }
-    return tuple(_nearest(values, float(measured[name]), name != "tilt_db_octave") for name, values in LEVELS.items())
+    return Style(
+        f0_level=float(np.exp(utterance["f0_mean_log"])) / PLAIN_F0_HZ,
+        f0_range=utterance["f0_std_log"] / PLAIN_F0_STD_LOG,
+        rate=letters / clip.duration_s / PLAIN_LETTERS_PER_S,
+        gain=float(np.sqrt(np.mean(clip.samples.astype(np.float64) ** 2))) / PLAIN_RMS,
+        tilt_db_octave=float(np.polyfit(octaves, bands, 1)[0]) - PLAIN_TILT_DB_OCTAVE,
+    )
 
 
 def _nearest(values: Sequence[float], measured: float, ratio: bool) -> int:
