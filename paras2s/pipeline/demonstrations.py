@@ -62,10 +62,8 @@ def make_examples(
     answered = {row.query_id for row in demonstrations}
     queries = [query for query in dataset.queries if query.id in answered]
     prompts = dict(zip([q.id for q in queries], prepare_prompts(policy, dataset, queries), strict=True))
-    targets = {
-        (clip, text): policy.encode_demonstration(dataset, clip, text)
-        for clip, text in sorted({(row.clip, row.text) for row in demonstrations})
-    }
+    answers = sorted({(row.clip, row.text) for row in demonstrations})
+    targets = dict(zip(answers, policy.encode_demonstrations(dataset, answers), strict=True))
     styles = {query.id: query.style for query in queries if style_words is not None}
     words = {name: words_of(style, style_words or {}) for name, style in styles.items() if style is not None}
     return [Example(prompts[row.query_id], targets[row.clip, row.text], words.get(row.query_id, "")) for row in demonstrations]

@@ -184,9 +184,9 @@ class Policy(ABC):
         """
         return [self.encode_prompt(turns_of(clips, query)) for query in queries]
 
-    def encode_demonstration(self, clips: ClipStore, name: str, text: str) -> tuple[Block, ...]:
-        """Encode the recorded demonstration `name` as the blocks the model should have sampled (see `encode_target`)."""
-        return self.encode_target(clips.clip(name), text)
+    def encode_demonstrations(self, clips: ClipStore, answers: Sequence[tuple[str, str]]) -> list[tuple[Block, ...]]:
+        """Encode recorded demonstrations (clip's name, text) as the blocks the model should have sampled, in order."""
+        return [self.encode_target(clips.clip(name), text) for name, text in answers]
 
     def causal_decoder(self) -> CausalDecoder | None:
         """Return the network for an engine such as vLLM, or None if it samples more than one plain stream."""

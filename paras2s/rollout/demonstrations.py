@@ -113,7 +113,7 @@ def encode_targets_into(
     folder: Path, policy: Policy, encoder: str, clips: ClipStore, demonstrations: Sequence[Demonstration]
 ) -> tuple[list[str], int]:
     """Encode demonstrations into files of a folder, where a file is missing; return all names, and how many were encoded."""
-    names, encoded = [], 0
+    names, missing = list[str](), dict[str, tuple[str, str]]()
     for demonstration in demonstrations:
         beside = clips.cached_features(demonstration.clip)
         features = None if beside is None else hashlib.sha256(beside).hexdigest()
@@ -123,15 +123,19 @@ def encode_targets_into(
         key = key_of(made_of)
         names.append(f"{key[:2]}/{key}.npz")
         if not (folder / names[-1]).is_file():
-            write_target(folder / names[-1], _target(policy, clips, demonstration.clip, demonstration.text))
-            encoded += 1
-    return names, encoded
+            missing[names[-1]] = demonstration.clip, demonstration.text
+    for name, target in zip(missing, _targets(policy, clips, list(missing.values())), strict=True):
+        write_target(folder / name, target)
+    return names, len(missing)
 
 
-def _target(policy: Policy, clips: ClipStore, name: str, text: str) -> tuple[Block, ...]:
-    """Return an answer as blocks: as this policy sampled it where that is recorded, else as a demonstration is encoded."""
-    sampled = clips.sampled_by(policy, name, text) if isinstance(clips, RecordedClips) else None
-    return policy.encode_demonstration(clips, name, text) if sampled is None else sampled
+def _targets(policy: Policy, clips: ClipStore, answers: Sequence[tuple[str, str]]) -> list[tuple[Block, ...]]:
+    """Return answers as blocks: as this policy sampled them where that is recorded, else as demonstrations are encoded."""
+    recorded = clips if isinstance(clips, RecordedClips) else None
+    sampled = [recorded.sampled_by(policy, *answer) if recorded else None for answer in answers]
+    others = [answer for answer, blocks in zip(answers, sampled, strict=True) if blocks is None]
+    encoded = iter(policy.encode_demonstrations(clips, others))
+    return [next(encoded) if blocks is None else blocks for blocks in sampled]
 
 
 def write_target(path: Path, blocks: Sequence[Block], **more: Any) -> None:

@@ -51,9 +51,11 @@ class Counting:
         self.policy, self.encoded = small_policy(small_model(small_config())), list[str]()
         self.model = self.policy.model
 
-    def encode_demonstration(self, clips: Clips, name: str, text: str) -> tuple[Block, ...]:
-        self.encoded.append(f"{name} {text}")
-        return (self.policy.target_block(np.ones((len(text) + 3, 2), dtype=np.int64), [ord(one) - ord("a") for one in text]),)
+    def encode_demonstrations(self, clips: Clips, answers: Sequence[tuple[str, str]]) -> list[tuple[Block, ...]]:
+        self.encoded += [f"{name} {text}" for name, text in answers]
+        codes = [np.ones((len(text) + 3, 2), dtype=np.int64) for _, text in answers]
+        letters = [[ord(letter) - ord("a") for letter in text] for _, text in answers]
+        return [(self.policy.target_block(*parts),) for parts in zip(codes, letters, strict=True)]
 
     def encode_queries(self, clips: Clips, queries: Sequence[Query]) -> list[Any]:
         return [small_prompt(small_config(), 1, 3, seed=int(query.id[1:])) for query in queries]
@@ -116,7 +118,7 @@ def test_a_row_is_its_query_and_its_answer(tmp_path: Path) -> None:
     for number, (query, text) in enumerate([(1, "ab"), (0, "ba"), (1, "a")]):
         example = files[number]
         np.testing.assert_array_equal(example.prompt.audio_ids, small_prompt(small_config(), 1, 3, seed=query).audio_ids)
-        assert_equal_targets(example.target, policy.encode_demonstration(Clips(), "", text))
+        assert_equal_targets(example.target, policy.encode_demonstrations(Clips(), [("", text)])[0])
 
 
 @pytest.mark.parametrize("cut", [True, False], ids=["broken", "missing"])

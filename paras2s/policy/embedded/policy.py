@@ -132,9 +132,10 @@ class EmbeddedPolicy(StreamPolicy):
                     "policy.weights to a model that reads dialogues (docs/policies.md), or take out histories.jsonl"
                 )
 
-    def encode_demonstration(self, clips: ClipStore, name: str, text: str) -> tuple[Block, ...]:
-        """Make a demonstration from the codes stored beside its clip: decoding and encoding again would lose quality."""
-        return (self.target_block(stored_features(clips, name, self.codec).codes, self.pieces.encode(text)),)
+    def encode_demonstrations(self, clips: ClipStore, answers: Sequence[tuple[str, str]]) -> list[tuple[Block, ...]]:
+        """Make demonstrations from the codes stored beside their clips: decoding and encoding again would lose quality."""
+        codes = [stored_features(clips, name, self.codec).codes for name, _ in answers]
+        return [(self.target_block(own, self.pieces.encode(text)),) for own, (_, text) in zip(codes, answers, strict=True)]
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
         """Encode a demonstration as one block with G = 1."""

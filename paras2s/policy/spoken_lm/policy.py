@@ -30,7 +30,7 @@ from paras2s.policy.csm import read_tokenizer
 from paras2s.policy.dual_stream.sampler import uniforms_of
 from paras2s.policy.embedded.frontend import ClipFeatures
 from paras2s.policy.spoken_lm.network import SpokenLmNetwork
-from paras2s.policy.spoken_lm.prosody import NEUTRAL, SIZES, VERSION, Narrator, Phrase, measure_codes, sayable
+from paras2s.policy.spoken_lm.prosody import NEUTRAL, SIZES, VERSION, Narrator, Phrase, codes_of, measure_style, sayable
 from paras2s.policy.streams import grouped, logits_of
 from paras2s.policy.types import (
     ClipStore,
@@ -153,13 +153,31 @@ class SpokenLmPolicy(Policy):
         return prompts
 
     def encode_target(self, clip: Clip, text: str) -> tuple[Block, ...]:
-        """Encode a demonstration: its words, and the codes nearest to how its clip is said, the same for each phrase."""
+        """Encode a demonstration. Raises PolicyError: Piper can read nothing of it; AudioError: its clip is silent."""
+        return self._targets([(clip, text)])[0]
+
+    def encode_demonstrations(self, clips: ClipStore, answers: Sequence[tuple[str, str]]) -> list[tuple[Block, ...]]:
+        """See `Policy.encode_demonstrations`; Piper is started once."""
+        return self._targets([(clips.clip(name), text) for name, text in answers])
+
+    def _targets(self, answers: Sequence[tuple[Clip, str]]) -> list[tuple[Block, ...]]:
+        """Return the words of answers, and for each of their phrases the codes nearest to how the whole clip is said."""
+        plain = [self._said(text, NEUTRAL) for _, text in answers]
+        phrases = [self.phrases(blocks, 0) for blocks in plain]
+        if not all(phrases):
+            text = next(text for (_, text), own in zip(answers, phrases, strict=True) if not own)
+            raise PolicyError(f"an answer has nothing that Piper can read: {text[:80]!r}")
+        readings = self.narrator.speak(phrases, [0] * len(phrases))
+        codes = [codes_of(measure_style(clip, reading)) for (clip, _), reading in zip(answers, readings, strict=True)]
+        return [self._said(text, own) for (_, text), own in zip(answers, codes, strict=True)]
+
+    def _said(self, text: str, codes: Sequence[int]) -> tuple[Block, ...]:
+        """Return an answer all phrases of which have the same codes [5]."""
         ids = [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.end_id]
-        begins = self.model.begins(torch.tensor([ids], device=self.model.device)).cpu().numpy()
-        codes = np.where(begins[..., None], np.array(measure_codes(clip, text)), np.array(NEUTRAL))
-        tokens = np.concatenate([np.array([ids])[..., None], codes], -1).astype(np.int64)
-        sampled = np.concatenate([np.ones((1, len(ids), 1), bool), np.repeat(begins[..., None], len(SIZES), -1)], -1)
-        return (Block(slot_names(len(SIZES)), tokens, sampled, np.zeros(tokens.shape)),)
+        begins = self.model.begins(torch.tensor([ids], device=self.model.device)).cpu().numpy()[..., None]
+        tokens = np.concatenate([np.array(ids)[None, :, None], np.where(begins, np.array(codes), np.array(NEUTRAL))], -1)
+        sampled = np.concatenate([np.ones((1, len(ids), 1), bool), np.repeat(begins, len(SIZES), -1)], -1)
+        return (Block(slot_names(len(SIZES)), tokens.astype(np.int64), sampled, np.zeros(tokens.shape)),)
 
     def with_style(self, prompt: Prompt, words: str) -> Prompt:
         """See `Policy.with_style`."""

@@ -28,11 +28,6 @@ NEUTRAL = tuple(values.index(0.0 if name == "tilt_db_octave" else 1.0) for name,
 VERSION = "piper-world-5/1"
 VOICE = Speaker("policy", 1.0, 1.0)
 PAUSE_S = 0.06
-# Piper's plain reading of calibration sentences (test_spoken_lm.py measures some again): F0 and its spread, letters a second,
-# slope of its bands.
-PLAIN_F0_HZ, PLAIN_F0_STD_LOG, PLAIN_LETTERS_PER_S, PLAIN_TILT_DB_OCTAVE = 89.15, 0.157, 15.9, -5.89
-# Loudness that the vocoder gives every phrase before its gain.
-PLAIN_RMS = 0.06
 # A phrase: its words, and its codes [5].
 Phrase: TypeAlias = tuple[str, tuple[int, ...]]
 # Plain readings kept: the answers of a group share many phrases.
@@ -44,25 +39,33 @@ def style_of(codes: Sequence[int]) -> Style:
     return Style(**{name: values[code] for (name, values), code in zip(LEVELS.items(), codes, strict=True)})
 
 
-def measure_codes(clip: Clip, text: str) -> tuple[int, ...]:
-    """Return the codes [5] nearest to how a clip is said. Raises AudioError: silence."""
-    style = measure_style(clip, text)
+def codes_of(style: Style) -> tuple[int, ...]:
+    """Return the codes [5] nearest to a delivery."""
     return tuple(_nearest(values, getattr(style, name), name != "tilt_db_octave") for name, values in LEVELS.items())
 
 
-def measure_style(clip: Clip, text: str) -> Style:
-    """Measure how a clip of these words is said, against Piper's plain reading. Raises AudioError: silence."""
+def measure_style(clip: Clip, plain: Clip) -> Style:
+    """Measure how a clip is said, against a plain reading of the same words. Raises AudioError: silence.
+
+    Words differ in pitch, speed and spectrum: against means over other sentences, one neutral reading in three is neutral.
+    """
+    (level, spread, rms, tilt), (plain_level, plain_spread, plain_rms, plain_tilt) = map(_measured, (clip, plain))
+    return Style(
+        f0_level=level / plain_level,
+        f0_range=spread / plain_spread,
+        rate=plain.duration_s / clip.duration_s,
+        gain=rms / plain_rms,
+        tilt_db_octave=tilt - plain_tilt,
+    )
+
+
+def _measured(clip: Clip) -> tuple[float, float, float, float]:
+    """Return a clip's F0 in Hz, the spread of its logarithm, the root mean square, and the slope of its bands."""
     utterance = dict(zip(UTTERANCE_NAMES, describe(clip)[1].tolist(), strict=True))
     octaves = np.log2(np.maximum(band_centres_hz(), 125.0) / 1000.0)
     bands = [utterance[f"band{number}_mean_db"] for number in range(BANDS)]
-    letters = sum(letter.isalpha() for letter in text)
-    return Style(
-        f0_level=float(np.exp(utterance["f0_mean_log"])) / PLAIN_F0_HZ,
-        f0_range=utterance["f0_std_log"] / PLAIN_F0_STD_LOG,
-        rate=letters / clip.duration_s / PLAIN_LETTERS_PER_S,
-        gain=float(np.sqrt(np.mean(clip.samples.astype(np.float64) ** 2))) / PLAIN_RMS,
-        tilt_db_octave=float(np.polyfit(octaves, bands, 1)[0]) - PLAIN_TILT_DB_OCTAVE,
-    )
+    rms = float(np.sqrt(np.mean(clip.samples.astype(np.float64) ** 2)))
+    return float(np.exp(utterance["f0_mean_log"])), utterance["f0_std_log"], rms, float(np.polyfit(octaves, bands, 1)[0])
 
 
 def _nearest(values: Sequence[float], measured: float, ratio: bool) -> int:
@@ -86,13 +89,20 @@ class Narrator:
         """
         missing = list(dict.fromkeys(text for phrases in answers for text, _ in phrases if text not in self._readings))
         readings = self._readings | dict(zip(missing, speak_plain(missing) if missing else [], strict=True))
-        pause, clips = np.zeros(round(PAUSE_S * RATE_HZ), dtype=np.float32), []
-        for phrases, seed in zip(answers, seeds, strict=True):
-            parts = [synthesise(analyse(readings[text]), VOICE, style_of(codes), seed).samples for text, codes in phrases]
-            joined = [part for spoken in parts for part in (pause, spoken)][1:]
-            clips.append(Clip(np.concatenate(joined) if joined else pause[:0], RATE_HZ))
+        pause = np.zeros(round(PAUSE_S * RATE_HZ), dtype=np.float32)
+        # Pauses, and behind each its phrase. A phrase that several answers share is analysed once, which takes longest.
+        parts = [[pause] * (2 * len(phrases)) for phrases in answers]
+        takes: dict[str, list[tuple[int, int]]] = {}
+        for answer, phrases in enumerate(answers):
+            for number, (text, _) in enumerate(phrases):
+                takes.setdefault(text, []).append((answer, number))
+        for text, where in takes.items():
+            voice = analyse(readings[text])
+            for answer, number in where:
+                style = style_of(answers[answer][number][1])
+                parts[answer][2 * number + 1] = synthesise(voice, VOICE, style, seeds[answer]).samples
         self._readings = dict(list(readings.items())[-KEPT_READINGS:])
-        return clips
+        return [Clip(np.concatenate([pause[:0], *spoken[1:]]), RATE_HZ) for spoken in parts]
 
 
 def sayable(text: str) -> str:
