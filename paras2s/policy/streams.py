@@ -122,12 +122,15 @@ class Reading:
 
     def feed(self, x: Tensor) -> Tensor:
         """Read one more input a row [n, .]; the state that predicts what follows it [n, .]."""
-        self.count += 1
-        seen = self.seen[:, : self.width + self.count]
-        return run_stack(self.stack, x[:, None], self.lengths + self.count - 1, seen, self.cache)[:, -1]
+        return self.feed_steps(x[:, None])[:, -1]
+
+    def feed_steps(self, x: Tensor) -> Tensor:
+        """Read T more inputs a row [n, T, .]; the states that predict what follows each [n, T, .]."""
+        start, self.count = self.lengths + self.count, self.count + x.shape[1]
+        return run_stack(self.stack, x, start, self.seen[:, : self.width + self.count], self.cache)
 
     def select(self, rows: Tensor) -> None:
-        """Drop all rows but these."""
+        """Keep these rows alone, in this order; a row that is named more than once is copied."""
         self.cache.batch_select_indices(rows)
         self.lengths, self.seen = self.lengths[rows], self.seen[rows]
 

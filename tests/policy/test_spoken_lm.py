@@ -23,6 +23,7 @@ from paras2s.errors import PolicyError
 from paras2s.policy.spoken_lm.make import make_spoken_lm
 from paras2s.policy.spoken_lm.policy import SYSTEM, SpokenLmPolicy
 from paras2s.policy.spoken_lm.prosody import LEVELS, NEUTRAL, SIZES, Narrator, codes_of, measure_style, sayable, style_of
+from paras2s.policy.streams import layer_input
 from paras2s.policy.types import SampleRequest, Sampling, Turn
 from paras2s.types import Block
 
@@ -107,6 +108,20 @@ def test_prosody_enters_at_its_layer_as_when_the_layers_are_called_one_by_one(po
         )
     expected = torch.where(torch.from_numpy(block.sampled[0]), expected, 0.0)
     torch.testing.assert_close(logp[0], expected, atol=CLOSE, rtol=0)
+
+
+def test_scoring_reads_a_prompt_once_for_all_its_answers(policy: SpokenLmPolicy) -> None:
+    prompts = [policy.encode_prompt(turns) for turns in tiny.tiny_spoken_lm_turns()]
+    few, many = block_of(policy, "No."), block_of(policy, "Yes, yes.", (5, 4, 0, 0, 2))
+    three = Block(many.slots, *(np.repeat(part, 3, 0) for part in (many.tokens, many.sampled, many.behaviour_logp)))
+    with layer_input(policy.model.lm.model, 2) as read:
+        (together,) = policy.logprobs(prompts, [(few,), (three,), (few,)], Sampling())
+    longest, steps = max(prompt.length for prompt in prompts), many.tokens.shape[1]
+    assert [tuple(states.shape[:2]) for states in read] == [(3, longest), (5, steps)]
+    alone = [policy.logprobs([prompts[n]], [(block,)], Sampling())[0][0] for n, block in ((0, few), (1, many), (2, few))]
+    for row, owner in enumerate((0, 1, 1, 1, 2)):
+        torch.testing.assert_close(together[row, : len(alone[owner])], alone[owner], atol=CLOSE, rtol=0)
+        assert not together[row, len(alone[owner]) :].any()
 
 
 @pytest.mark.parametrize("part", ["prosody_reader.0.weight", "prosody_embed.weight", "prosody_heads.1.bias"])

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from paras2s.policy.dual_stream.sampler import pick
 from paras2s.policy.spoken_lm.prosody import NEUTRAL, SIZES
-from paras2s.policy.streams import Reading, behind, layer_input, roll, run_stack, score, stacked
+from paras2s.policy.streams import Reading, layer_input, roll, run_stack, score, stacked
 from paras2s.policy.types import Prompt, SampleRequest, Sampling
 from paras2s.types import Block
 
@@ -142,17 +142,22 @@ class SpokenLmNetwork(nn.Module):
         return nn.functional.pad(behind_mark, (1, 0), value=True) & (text != self.end_id)
 
     def forward(self, prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Sampling) -> tuple[Tensor]:
-        """Return log-probs [N, T, S], 0 where not sampled; a prompt is read again for each answer."""
+        """Return log-probs [N, T, S], 0 where not sampled; a prompt is read once for all its answers."""
         blocks = [block for (block,) in answers]
-        owner = [number for number, block in enumerate(blocks) for _ in range(len(block.tokens))]
-        x, lengths = (part[owner] for part in self.read(prompts))
         tokens, sampled = stacked(blocks, self.pads, self.device)
-        tail = self.said(tokens[:, :-1], sampled[:, :-1, 1])
-        hidden, first = run_stack(self.stack, behind(x, lengths, tail)), lengths - 1
+        counts = torch.tensor([len(block.tokens) for block in blocks], device=self.device)
+        owner = torch.arange(len(blocks), device=self.device).repeat_interleave(counts)
+        x, lengths = self.read(prompts)
+        reading = Reading(self.stack, x, lengths, 1, tokens.shape[1])
+        reading.select(owner)
+        first = reading.states[owner, reading.lengths - 1]
+        # The last step is read as well: each pass reads every layer twice, also where answers have one step.
+        later = reading.feed_steps(self.said(tokens, sampled[..., 1]))
+        hidden, start = torch.cat([first[:, None], later[:, :-1]], 1), torch.zeros_like(owner)
         heads = (self.lm.get_output_embeddings(), *self.prosody_heads)
         heat = (sampling.text_temperature, *(sampling.audio_temperature for _ in SIZES))
         slots = [
-            score(head, hidden, first, tokens[..., slot], sampled[..., slot], heat[slot]) for slot, head in enumerate(heads)
+            score(head, hidden, start, tokens[..., slot], sampled[..., slot], heat[slot]) for slot, head in enumerate(heads)
         ]
         return (torch.stack(slots, -1),)
 

@@ -4,8 +4,7 @@ It reads the question's transcript as its own text and the prosody of its clip a
 answer, and says how each phrase is to be spoken: level, range, rate, loudness and tilt of Piper's voice (see `prosody.py`).
 Both streams are sampled, and both can be rewarded. A new one is made by `make_spoken_lm` from a language model.
 
-Left out: recognising the words itself (the transcript is the recogniser's), sharing of a prompt's pass between the answers that
-are scored, and recomputing activations.
+Left out: recognising the words itself (the transcript is the recogniser's), and recomputing activations.
 Alphabet: B prompts, G answers a prompt, T steps, K = 5 codes.
 """
 
