@@ -9,12 +9,13 @@ import numpy as np
 from paras2s.align.job import GRPOJob
 from paras2s.data_gen.candidates import ledger_of_prompts
 from paras2s.data_gen.dataset import ClipFolder, Dataset
-from paras2s.data_gen.policy_inputs import CODEC, question_encoder
+from paras2s.data_gen.policy_inputs import question_encoder
 from paras2s.errors import ConfigError, DataError, PolicyError
 from paras2s.grpo import train_grpo
 from paras2s.pipeline.audit import audit_rewards
 from paras2s.pipeline.demonstrations import learned_demonstrations
 from paras2s.pipeline.preflight import check_align, check_style_in_words
+from paras2s.pipeline.question_styles import guess_styles
 from paras2s.pipeline.refresh import open_refresher
 from paras2s.pipeline.train_preferences import open_preferences
 from paras2s.policy.base import Policy
@@ -37,9 +38,8 @@ class RewardQuestions:
         setup = run.reward_setup()
         self._queries, self._folder = queries, run.data_dir.resolve()
         self._styles: list[str] | list[None] = [None] * len(queries)
-        if queries and (setup.needs_style or run.config.align.distilled is not None):
-            rows = np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries])
-            self._styles = dataset.user_tone.predict(rows)
+        if setup.needs_style or run.config.align.distilled is not None:
+            self._styles = guess_styles(dataset, queries)
         self._encode = question_encoder(dataset, queries) if setup.needs(RewardModel.name) else None
 
     def __len__(self) -> int:

@@ -31,6 +31,7 @@ from paras2s.configs.schema.run import RewardConfig, RewardSourceConfig
 from paras2s.data_gen.dataset import Dataset, inside, load_dataset
 from paras2s.data_gen.policy_inputs import code_clips, encode_questions
 from paras2s.errors import JudgeError
+from paras2s.pipeline import question_styles
 from paras2s.pipeline.demonstrations import first_contrasts
 from paras2s.pipeline.learned_answers import KEPT_OUT, LEARNED_FILE, AnswerRow, read_answers
 from paras2s.pipeline.people import PeopleTeacher
@@ -218,7 +219,8 @@ def _source_record(
     def ask() -> Audit:
         return _ask_source(run, dataset, open_reward(), rows, questions)
 
-    return _recorded(dataset, None if version is None else [source.kind, source.options, version], rows, ask)
+    made_of = [source.kind, source.options, version, question_styles.VERSION]
+    return _recorded(dataset, None if version is None else made_of, rows, ask)
 
 
 def _ask_source(
