@@ -30,26 +30,28 @@ def guess_styles(dataset: Dataset, queries: Sequence[Query]) -> list[str]:
     if not queries:
         return []
     tone = dataset.user_tone
-    heard = tone.probabilities(np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries]))
-    labelled = [query for role in LABELLED_ROLES for query in dataset.of_role(role) if query.category and query.style]
+    by_sound = tone.probabilities(np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries]))
+    labelled = [query for query in dataset.queries if query.role in LABELLED_ROLES and query.category and query.style]
     styles_of: dict[str, set[str]] = {}
     for query in labelled:
         if query.style in tone.labels:
             styles_of.setdefault(query.category or "", set()).add(query.style or "")
     if not styles_of:
-        return [tone.labels[number] for number in heard.argmax(1)]
-    return likeliest(heard, tone.labels, _categories(labelled, sorted(styles_of), queries), styles_of)
+        return [tone.labels[number] for number in by_sound.argmax(1)]
+    return likeliest(by_sound, tone.labels, _categories(labelled, sorted(styles_of), queries), styles_of)
 
 
-def likeliest(heard: np.ndarray, styles: Sequence[str], categories: np.ndarray, styles_of: Mapping[str, set[str]]) -> list[str]:
+def likeliest(
+    by_sound: np.ndarray, styles: Sequence[str], categories: np.ndarray, styles_of: Mapping[str, set[str]]
+) -> list[str]:
     """Return the style with the highest probability of its category times its own share among the category's styles.
 
-    `heard` [N, C] are probabilities of styles by sound, `categories` [N, K] those of sorted `styles_of` by words.
+    `by_sound` [N, C] are probabilities of styles by sound, `categories` [N, K] those of sorted `styles_of` by words.
     """
-    joint = np.zeros_like(heard)
+    joint = np.zeros_like(by_sound)
     for number, (_, own) in enumerate(sorted(styles_of.items())):
         columns = [styles.index(style) for style in sorted(own)]
-        among = heard[:, columns] / np.maximum(heard[:, columns].sum(1, keepdims=True), 1e-12)
+        among = by_sound[:, columns] / np.maximum(by_sound[:, columns].sum(1, keepdims=True), 1e-12)
         # A style of two categories counts in the likelier one.
         joint[:, columns] = np.maximum(joint[:, columns], categories[:, [number]] * among)
     return [styles[number] for number in joint.argmax(1)]

@@ -171,7 +171,7 @@ class SpokenLmPolicy(Policy):
         return [self._said(text, own) for (_, text), own in zip(answers, codes, strict=True)]
 
     def _said(self, text: str, codes: Sequence[int]) -> tuple[Block, ...]:
-        """Return an answer all phrases of which have the same codes [5]."""
+        """Return an answer whose phrases all have the same codes [5]."""
         ids = [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.end_id]
         begins = self.model.begins(torch.tensor([ids], device=self.model.device)).cpu().numpy()[..., None]
         tokens = np.concatenate([np.array(ids)[None, :, None], np.where(begins, np.array(codes), np.array(NEUTRAL))], -1)
