@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import spoken_lm as tiny
+from tiny.gguf_file import write_gguf
 from tiny.moshi import tone
 
 from paras2s.audio.clip import Clip
@@ -19,7 +20,7 @@ from paras2s.audio.prosody import UTTERANCE_DIM
 from paras2s.audio.synthesis import analyse, speak_plain, synthesise
 from paras2s.data_gen.scripted.scripts import load_calibration
 from paras2s.data_gen.tts.piper_world import AGENT, AGENT_TONES
-from paras2s.errors import PolicyError
+from paras2s.errors import ConfigError, PolicyError
 from paras2s.policy.spoken_lm.make import make_spoken_lm
 from paras2s.policy.spoken_lm.policy import SYSTEM, SpokenLmPolicy
 from paras2s.policy.spoken_lm.prosody import LEVELS, NEUTRAL, SIZES, Narrator, codes_of, measure_style, sayable, style_of
@@ -215,7 +216,7 @@ def test_a_language_model_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="is another model's: this one has 264 words"):
         SpokenLmPolicy(tiny.tiny_lm(), tokenizer, 1)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PolicyError, match="no language model of transformers and no GGUF file"):
+    with pytest.raises(ConfigError, match="no language model of transformers and no GGUF file"):
         make_spoken_lm(tmp_path / "empty", tmp_path / "out", NOTHING, NOTHING + 1)
 
 
@@ -237,6 +238,18 @@ def test_a_policy_is_made_of_a_language_model_s_folder_and_learns_above_its_laye
     heads: Any = loaded.model.prosody_heads
     for head, neutral in zip(heads, NEUTRAL, strict=True):
         assert float(head.bias.detach().softmax(-1)[neutral]) == pytest.approx(0.5)
+
+
+def test_a_policy_is_made_of_a_gguf_file_as_of_a_folder(tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="needs gguf, by which transformers reads such files: pip install gguf")
+    lm, tokenizer = tiny.tiny_lm().float(), tiny.tiny_tokenizer()
+    lm.save_pretrained(tmp_path / "lm")
+    tokenizer.save_pretrained(tmp_path / "lm")
+    packed = write_gguf(tmp_path / "tiny.gguf", lm, tokenizer, tiny.TEMPLATE)
+    for source, out in ((tmp_path / "lm", "a"), (packed, "b")):
+        make_spoken_lm(source, tmp_path / out, NOTHING, NOTHING + 1, prosody_layer=1)
+    one, other = (SpokenLmPolicy.load(tmp_path / out).model.state_dict() for out in ("a", "b"))
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

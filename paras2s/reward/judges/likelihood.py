@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.configs.schema.judges import ContrastConfig
-from paras2s.errors import ConfigError, one_line
+from paras2s.errors import ConfigError
 from paras2s.utils.io import sample_digest
+from paras2s.utils.language_model import read_language_model
 
 # Files of weights.
 WEIGHTS = ("*.safetensors", "*.bin", "*.gguf")
@@ -21,18 +22,9 @@ class LocalLikelihoods:
 
     def __init__(self, config: ContrastConfig) -> None:
         """Load the model and its tokenizer. Raises ConfigError: it is missing, unreadable, or has no chat template."""
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
         if config.model is None or not config.model.exists():
             raise ConfigError(f"model: {config.model} is no folder of a model and no GGUF file")
-        is_file = config.model.is_file()
-        source, file = (config.model.parent, {"gguf_file": config.model.name}) if is_file else (config.model, {})
-        try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(source, **file)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, config.dtype), **file)
-        except (OSError, ValueError, ImportError, RuntimeError) as error:
-            raise ConfigError(f"model: {config.model} cannot be loaded ({one_line(error)[:300]})") from error
+        loaded, self._tokenizer = read_language_model(config.model, config.dtype)
         if config.chat_template is not None:
             self._tokenizer.chat_template = config.chat_template.read_text(encoding="utf-8")
         if self._tokenizer.chat_template is None:
