@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from paras2s.audio.clip import Clip
-from paras2s.errors import AssetError, one_line
+from paras2s.errors import AssetError
+from paras2s.utils.io import reading
 
 RATE_HZ = 16_000
 EMBEDDED, SECOND = "tiny", "base"
@@ -252,13 +253,9 @@ def _recogniser(model: str) -> _Recogniser:
 
     source = str(asset_path("whisper_tiny").parent) if model == EMBEDDED else model
     files = _second_files() if model == SECOND else None
-    try:
+    advice = "; give 'tiny', 'base', a folder of a CTranslate2 model, or the name of a local one"
+    with reading(f"Whisper model {model!r}", "cannot be loaded", advice, AssetError):
         return _Recogniser(WhisperModel(source, device="cpu", compute_type="int8", cpu_threads=THREADS, files=files))
-    except (ValueError, RuntimeError, OSError) as error:
-        raise AssetError(
-            f"Whisper model {model!r} cannot be loaded ({one_line(error)[:200]}); give 'tiny', 'base', a folder of a "
-            "CTranslate2 model, or the name of a local one"
-        ) from error
 
 
 def _second_files() -> dict[str, bytes]:

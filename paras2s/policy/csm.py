@@ -48,7 +48,7 @@ from paras2s.policy.types import (
 )
 from paras2s.policy.weights import check_state, load_released, load_tensors, read_config, shapes_of, shard_files, stored_shapes
 from paras2s.types import Block, Query
-from paras2s.utils.io import read_rows, write_jsonl
+from paras2s.utils.io import read_rows, reading, write_jsonl
 
 LAYERS = r".*(backbone_model|depth_decoder\.model)\.layers\.\d+"
 LORA_TARGETS = LAYERS + r"\.(self_attn\.(q|k|v|o)_proj|mlp\.(gate|up|down)_proj)"
@@ -369,11 +369,8 @@ def read_tokenizer(folder: Path) -> Any:
     if not (folder / "tokenizer.json").is_file():
         # transformers would make an empty one of what is left.
         raise PolicyError(f"{folder}: has no tokenizer.json; copy the checkpoint again")
-    try:
+    with reading(folder, "has no tokenizer of CSM", kind=PolicyError):
         return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    except Exception as error:
-        # tokenizers raises what it likes.
-        raise PolicyError(f"{folder}: has no tokenizer of CSM ({one_line(error)[:300]})") from error
 
 
 def check_config(config: Any, tokenizer: Any) -> None:

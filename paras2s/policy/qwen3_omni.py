@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 from paras2s.audio.clip import Clip
-from paras2s.errors import PolicyError, one_line
+from paras2s.errors import PolicyError
 from paras2s.policy.dual_stream.recomputed import picked_logprobs
 from paras2s.policy.dual_stream.sampler import pick
 from paras2s.policy.omni import (
@@ -52,7 +52,7 @@ from paras2s.policy.streams import Drawn, Reading, behind, layer_input, one_of, 
 from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, SampleRequest, Sampling, SlotSpec
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
 from paras2s.types import Block
-from paras2s.utils.io import write_json
+from paras2s.utils.io import reading, write_json
 
 SPEAKER = "ethan"
 # The mel spectrogram's window: a shorter clip has no frame.
@@ -401,12 +401,9 @@ class Qwen3OmniPolicy(OmniPolicy):
         described = read_config(
             folder / "config.json", ("talker_config", "code2wav_config", "im_start_token_id", "user_token_id")
         )
-        try:
+        with reading(folder, "not a complete Qwen3-Omni", kind=PolicyError):
             config = Qwen3OmniMoeConfig.from_dict(described)
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        except Exception as error:
-            # transformers and tokenizers raise what they like.
-            raise PolicyError(f"{folder}: not a complete Qwen3-Omni ({one_line(error)[:300]})") from error
         policy = cls(_empty(config, dtype or thinker_dtype(folder)), tokenizer, speaker, talker_gradient)
         policy.reload(folder)
         policy.read_companions(folder)

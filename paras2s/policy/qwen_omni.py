@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from paras2s.audio.clip import Clip
-from paras2s.errors import PolicyError, one_line
+from paras2s.errors import PolicyError
 from paras2s.policy.omni import (
     END,
     HOP,
@@ -43,7 +43,7 @@ from paras2s.policy.streams import Drawn, Reading, behind, drawn_by, one_of, rol
 from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, SampleRequest, Sampling, SlotSpec
 from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
 from paras2s.types import Block
-from paras2s.utils.io import write_bytes, write_json
+from paras2s.utils.io import reading, write_bytes, write_json
 
 AUDIO_MARKS = ("<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>")
 # The makers': with another one the released model speaks less well.
@@ -307,13 +307,10 @@ class QwenOmniPolicy(OmniPolicy):
         from transformers import AutoTokenizer, Qwen2_5OmniConfig
 
         described = read_config(folder / "config.json", ("thinker_config", "talker_config", "token2wav_config"))
-        try:
+        with reading(folder, "not a complete Qwen2.5-Omni", kind=PolicyError):
             config = Qwen2_5OmniConfig.from_dict(described)
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
             speakers = torch.load(folder / SPEAKERS_FILE, weights_only=True, map_location="cpu")
-        except Exception as error:
-            # transformers, tokenizers and pickle raise what they like.
-            raise PolicyError(f"{folder}: not a complete Qwen2.5-Omni ({one_line(error)[:300]})") from error
         policy = cls(empty_model(config, dtype or thinker_dtype(folder)), tokenizer, speakers, speaker, talker_gradient)
         policy.reload(folder)
         policy.read_companions(folder)

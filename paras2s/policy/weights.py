@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paras2s.errors import PolicyError, one_line
+from paras2s.errors import PolicyError
 from paras2s.utils.io import read_json, reading, sample_digest, write_bytes, write_json
 
 INDEX = "model.safetensors.index.json"
@@ -131,7 +131,7 @@ def check_rank(expected: Shapes, given: Shapes, where: str) -> None:
 def load_released(family: Any, folder: Path, dtype: torch.dtype | None) -> Any:
     """Load a model of transformers with a checkpoint's weights; `dtype` None: as stored. Raises PolicyError: no fit."""
     stored = stored_shapes(shard_files(folder))
-    try:
+    with reading(folder, advice="; copy the checkpoint again", kind=PolicyError):
         released, report = family.from_pretrained(
             folder,
             dtype="auto" if dtype is None else dtype,
@@ -139,8 +139,6 @@ def load_released(family: Any, folder: Path, dtype: torch.dtype | None) -> Any:
             ignore_mismatched_sizes=True,
             local_files_only=True,
         )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise PolicyError(f"{folder}: cannot be read ({one_line(error)}); copy the checkpoint again") from error
     expected = shapes_of(released.state_dict())
     present = {name: shape for name, shape in expected.items() if name not in report["missing_keys"]}
     present |= {name: stored.get(name, ()) for name in report["unexpected_keys"]}

@@ -237,7 +237,7 @@ def test_evidence_that_is_not_installed_is_refused_unless_it_is_left_out() -> No
 
 def test_weights_that_are_not_here_leave_their_fields_absent() -> None:
     found = build_blueprints([sine()], [WordsExtractor("/nowhere/whisper")])[0]
-    assert "Whisper model '/nowhere/whisper' cannot be loaded" in found.why_absent("agent_response")
+    assert "Whisper model '/nowhere/whisper': cannot be loaded" in found.why_absent("agent_response")
 
 
 def test_emotions_are_read_by_name_in_either_language() -> None:

@@ -299,5 +299,5 @@ def test_a_model_that_is_not_there_or_has_no_template_is_refused(model, tmp_path
     with pytest.raises(ConfigError, match="model: None is no folder of a model and no GGUF file"):
         open_judge("contrast", {"cache_dir": str(tmp_path)})
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="empty cannot be loaded"):
+    with pytest.raises(ConfigError, match="empty: no language model of transformers"):
         open_for(tmp_path / "empty", tmp_path)

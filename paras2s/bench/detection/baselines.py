@@ -31,6 +31,7 @@ from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progres
 from paras2s.reward.judges.votes import POINTS, prefer
 from paras2s.types import MatchLabel, Measured, PairLabel, Preference, Unscored, Verdict
 from paras2s.utils.cache import JsonCache
+from paras2s.utils.io import reading
 
 RATE_HZ = 16_000
 # Of the loudest frame of a clip: quieter than this, at its ends, is silence.
@@ -247,13 +248,9 @@ def _speaker_model(model: str) -> tuple[Any, Any]:
         from transformers import AutoFeatureExtractor, AutoModelForAudioXVector
     except ImportError as error:
         raise ConfigError(f"--baseline speaker needs the package {error.name}; run: pip install 'paras2s[offline]'") from error
-    try:
+    with reading(f"--set model={model}", "no such speaker model on this machine or hub", "; give its folder", ConfigError):
         features: Any = AutoFeatureExtractor.from_pretrained(model)  # type: ignore[no-untyped-call]
         return features, AutoModelForAudioXVector.from_pretrained(model).eval()
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"--set model={model}: no such speaker model on this machine or hub ({one_line(error)[:200]}); give its folder"
-        ) from error
 
 
 def higher_wins(judge: Judge, task: str, scores: Sequence[float | Unscored], unit: str) -> list[Preferred]:

@@ -10,6 +10,7 @@ from typing import Any
 from paras2s.audio.asr import word_error_rate
 from paras2s.audio.clip import Clip
 from paras2s.errors import AssetError, JudgeError, one_line
+from paras2s.utils.io import reading
 
 UTMOS_REPOSITORY, UTMOS_RATE_HZ = "tarepan_SpeechMOS_v1.2.0", 16_000
 
@@ -43,10 +44,8 @@ def _utmos_model() -> Any:
         raise AssetError(
             f"UTMOS: its weights are missing; torch.hub.load('tarepan/SpeechMOS:v1.2.0', ...) puts them in {folder}"
         )
-    try:
+    with reading(f"UTMOS: {folder}", "cannot be loaded", kind=AssetError):
         return hub.load(str(folder), "utmos22_strong", source="local", trust_repo=True)
-    except Exception as error:
-        raise AssetError(f"UTMOS: {folder} cannot be loaded ({one_line(error)[:200]})") from error
 
 
 def word_errors(reference: str, hypothesis: str, language: str = "en") -> float:

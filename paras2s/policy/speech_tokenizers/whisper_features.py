@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from paras2s.audio.clip import Clip
-from paras2s.errors import AudioError, PolicyError, one_line
+from paras2s.errors import AudioError, PolicyError
 from paras2s.policy.weights import load_tensors, read_config, shard_files
+from paras2s.utils.io import reading
 
 if TYPE_CHECKING:
     from transformers import WhisperFeatureExtractor
@@ -111,10 +112,8 @@ def read_extractor(folder: Path) -> WhisperFeatureExtractor:
     # Without this, transformers would take the folder for a name on the hub and go online.
     if not path.is_file():
         raise PolicyError(f"{path}: no such file; copy it from the released checkpoint")
-    try:
+    with reading(path, "not a Whisper feature recipe", kind=PolicyError):
         return WhisperFeatureExtractor.from_pretrained(str(folder), local_files_only=True)
-    except (OSError, TypeError, ValueError) as error:
-        raise PolicyError(f"{path}: not a Whisper feature recipe ({one_line(error)})") from error
 
 
 def _encoder_name(stored: str) -> str | None:

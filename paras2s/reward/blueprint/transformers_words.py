@@ -11,9 +11,10 @@ from typing import Any
 from paras2s.audio import asr
 from paras2s.audio.asr import Transcript, Word
 from paras2s.audio.clip import Clip
-from paras2s.errors import AssetError, one_line
+from paras2s.errors import AssetError
 from paras2s.reward.blueprint.schema import Fields, is_silent
 from paras2s.reward.blueprint.words import WORD_KEYS, word_fields
+from paras2s.utils.io import reading
 
 
 @dataclass(frozen=True)
@@ -105,11 +106,9 @@ def _pipeline(model: str) -> Any:
         from transformers import AutoModelForSpeechSeq2Seq, AutoProcessor, pipeline
     except ImportError as error:
         raise AssetError(f"'transformers_words' needs the package {error.name}; run: pip install 'paras2s[offline]'") from error
-    try:
+    with reading(model, "no such Whisper on this machine or hub", kind=AssetError):
         processor: Any = AutoProcessor.from_pretrained(model)  # type: ignore[no-untyped-call]
         network = AutoModelForSpeechSeq2Seq.from_pretrained(model)
-    except (OSError, ValueError) as error:
-        raise AssetError(f"{model}: no such Whisper on this machine or hub ({one_line(error)[:200]})") from error
     return pipeline(
         "automatic-speech-recognition",
         model=network,

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paras2s.errors import ConfigError, JudgeError, one_line
+from paras2s.errors import ConfigError, JudgeError
 from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progress, Scored, Utterance, preference_of, sides_of
 from paras2s.reward.judges.votes import prefer
 from paras2s.reward.reward_model.omni import AUDIO, AUDIO_BOS, AUDIO_EOS, RATE_HZ, audio_tokens, mel_extractor, mel_features
 from paras2s.types import Unscored, Verdict
-from paras2s.utils.io import sample_digest
+from paras2s.utils.io import reading, sample_digest
 
 PROMPT = resources.files("paras2s.reward").joinpath("prompts/sdiareward.md").read_text(encoding="utf-8")
 START, END = "<|im_start|>", "<|im_end|>"
@@ -102,12 +102,10 @@ class SDiaRewardJudge(Judge):
     @cached_property
     def network(self) -> Any:
         """The network with its weights, as stored. Raises JudgeError: they cannot be read, or are not SDiaReward's."""
-        try:
+        with reading(self.weights, kind=JudgeError):
             network, report = network_class().from_pretrained(
                 self.weights, dtype="auto", output_loading_info=True, local_files_only=True, key_mapping=_RENAMED
             )
-        except (OSError, ValueError, RuntimeError) as error:
-            raise JudgeError(f"{self.weights}: cannot be read ({one_line(error)[:200]})") from error
         # Other poolings have weights of their own.
         wrong = sorted({*report["missing_keys"], *report["unexpected_keys"]})
         if wrong:
@@ -119,12 +117,8 @@ class SDiaRewardJudge(Judge):
         """The tokenizer of Qwen2.5-Omni. Raises JudgeError: it is missing."""
         from transformers import AutoTokenizer
 
-        try:
+        with reading(self.tokens_from, "no tokenizer", "; name Qwen2.5-Omni as base", JudgeError):
             return AutoTokenizer.from_pretrained(str(self.tokens_from), local_files_only=True)
-        except (OSError, ValueError) as error:
-            raise JudgeError(
-                f"{self.tokens_from}: no tokenizer ({one_line(error)[:200]}); name Qwen2.5-Omni as base"
-            ) from error
 
     @cached_property
     def _mel(self) -> Any:

@@ -20,7 +20,7 @@ from paras2s.audio.clip import Clip
 from paras2s.configs.schema.run import OmniConfig
 from paras2s.errors import DataError, JudgeError, one_line
 from paras2s.reward.judges.prompts import PLACEHOLDER, read_prompt
-from paras2s.utils.io import read_json, write_json
+from paras2s.utils.io import read_json, reading, write_json
 
 RATE_HZ = 16_000
 HOP = 160
@@ -149,13 +149,9 @@ class OmniRewardModel:
         """Load the thinker of `config.model`, with any trained adapter. Raises JudgeError: a part is missing."""
         from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration
 
-        try:
+        with reading(config.model, "cannot be loaded; HF_HUB_OFFLINE=1 rules a hub out", kind=JudgeError):
             thinker = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(config.model)
             tokenizer = AutoTokenizer.from_pretrained(config.model)
-        except (OSError, ValueError) as error:
-            raise JudgeError(
-                f"{config.model}: cannot be loaded; HF_HUB_OFFLINE=1 rules a hub out ({one_line(error)[:200]})"
-            ) from error
         on_device: Any = thinker
         model = cls(on_device.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)
         if adapter is not None:
@@ -264,6 +260,7 @@ class OmniRewardModel:
             trained_on = read_json(folder / "omni.json")["model"]
             if trained_on != self.config.model:
                 raise JudgeError(f"{folder}: an adapter of {trained_on}, not of {self.config.model}")
-            self.thinker = PeftModel.from_pretrained(self.thinker, str(folder), is_trainable=True)
-        except (DataError, KeyError, OSError, ValueError, RuntimeError) as error:
+            with reading(folder, kind=DataError):
+                self.thinker = PeftModel.from_pretrained(self.thinker, str(folder), is_trainable=True)
+        except (DataError, KeyError) as error:
             raise JudgeError(f"{folder}: no adapter that fits {self.config.model} ({one_line(error)[:200]})") from error

@@ -17,11 +17,11 @@ from torch import Tensor
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.configs.schema.base import parse_config
 from paras2s.configs.schema.unisrm import ThinkerConfig
-from paras2s.errors import DataError, JudgeError, one_line
+from paras2s.errors import DataError, JudgeError
 from paras2s.reward.reward_model.omni import HOP, LORA_TARGETS, mel_extractor, mel_features
 from paras2s.unisrm.reward.messages import SILENCE, chat_text, clip_order, fitted_clip, system_prompt
 from paras2s.unisrm.reward.tasks import TASK_IDS, Item, TaskId
-from paras2s.utils.io import read_json, write_json
+from paras2s.utils.io import read_json, reading, write_json
 
 SETTINGS = "unisrm.json"
 END = "<|im_end|>"
@@ -60,13 +60,9 @@ class UniSRM:
         """Load the thinker of `config.model`. Raises JudgeError: the weights or the tokenizer are not here."""
         from transformers import AutoTokenizer, Qwen2_5OmniThinkerForConditionalGeneration
 
-        try:
+        with reading(config.model, "cannot be loaded; HF_HUB_OFFLINE=1 rules a hub out", kind=JudgeError):
             thinker: Any = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(config.model)
             tokenizer = AutoTokenizer.from_pretrained(config.model)
-        except (OSError, ValueError) as error:
-            raise JudgeError(
-                f"{config.model}: cannot be loaded; the hub is off (HF_HUB_OFFLINE=1) ({one_line(error)[:200]})"
-            ) from error
         return cls(thinker.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)
 
     @classmethod
@@ -81,10 +77,8 @@ class UniSRM:
         if not (folder / "adapter_config.json").is_file():
             return cls.pretrained(config.model_copy(update={"model": str(folder)}))
         model = cls.pretrained(config)
-        try:
+        with reading(folder, f"no adapter that fits {config.model}", kind=JudgeError):
             model.thinker = PeftModel.from_pretrained(model.thinker, str(folder), is_trainable=True)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise JudgeError(f"{folder}: no adapter that fits {config.model} ({one_line(error)[:200]})") from error
         return model
 
     def save(self, folder: Path) -> None:
