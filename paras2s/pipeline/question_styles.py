@@ -15,12 +15,13 @@ import numpy as np
 from paras2s.audio.text_embedding import embed_sentences
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import CODEC
+from paras2s.data_gen.scripted.demonstrations import LABELLED
 from paras2s.types import Query
 
 # Named in audits, so that one of other guesses is made again.
 VERSION = "words-and-sound/1"
-# Questions whose labels a run learns from elsewhere as well; those of validation and test are not among them.
-LABELLED_ROLES = ("demonstration", "preference")
+
+
 # Inverse strength of the penalty of the classifier of categories.
 WORDS_C = 10.0
 
@@ -31,7 +32,7 @@ def guess_styles(dataset: Dataset, queries: Sequence[Query]) -> list[str]:
         return []
     tone = dataset.user_tone
     by_sound = tone.probabilities(np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries]))
-    labelled = [query for query in dataset.queries if query.role in LABELLED_ROLES and query.category and query.style]
+    labelled = [query for query in dataset.queries if query.role in LABELLED and query.category and query.style]
     styles_of: dict[str, set[str]] = {}
     for query in labelled:
         if query.style in tone.labels:
