@@ -20,8 +20,6 @@ from paras2s.types import Query
 
 # Named in audits, so that one of other guesses is made again.
 VERSION = "words-and-sound/1"
-
-
 # Inverse strength of the penalty of the classifier of categories.
 WORDS_C = 10.0
 
