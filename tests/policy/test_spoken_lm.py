@@ -280,7 +280,7 @@ def test_speech_is_as_its_codes_say_and_is_measured_so() -> None:
 
 
 def test_a_demonstration_in_a_tone_gets_the_codes_of_the_tone(policy: SpokenLmPolicy) -> None:
-    """Four other sentences in five tones, said in one piece: four codes of five are the tone's own, and all are within a step."""
+    """Four other sentences in five tones, each in one piece: 17 codes of 20 are the tone's own, all are within a step."""
     texts, styles = load_calibration()[:4], list(AGENT_TONES.values())
     voices = [analyse(clip) for clip in speak_plain(texts)]
     clips = [synthesise(voice, AGENT, style, seed) for style in styles for seed, voice in enumerate(voices)]
@@ -288,7 +288,7 @@ def test_a_demonstration_in_a_tone_gets_the_codes_of_the_tone(policy: SpokenLmPo
     targets = policy.encode_demonstrations(Recorded(clips), answers)
     codes = np.array([policy.decode_codes(blocks, 0)[0] for blocks in targets]).reshape(len(styles), len(texts), -1)
     own = np.array([codes_of(style) for style in styles])[:, None]
-    assert ((codes == own).mean((1, 2)) > 0.8).all()
+    assert (codes == own).mean() > 0.85
     assert (np.abs(codes - own) <= 1).all()
 
 
