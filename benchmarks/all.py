@@ -81,6 +81,7 @@ BENCHMARKS = {
     "rank": Benchmark("Ranking", "rank.py", ("--verdicts", VERDICTS)),
     "curation": Benchmark("Curation", "curation.py"),
     "dependence": Benchmark("Words or voice", "dependence.py", ("{RUN}",)),
+    "style_guesses": Benchmark("The style of a prompt", "style_guesses.py", ("{RUN}/data",)),
     "other_synthesiser": Benchmark("Another synthesiser", "other_synthesiser.py", ("{RUN}",)),
     "composed": Benchmark("Composed answers", "composed.py", ("{RUN}",)),
     # A filled cache as well, or more seeds, take longer than the limit of time.

@@ -18,7 +18,7 @@ NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-WHOLE = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
+GLOBAL = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
 NORMAL, CONTROL, UNUSED = 1, 3, 5
 
 
@@ -59,8 +59,8 @@ def write_gguf(path: Path, lm: Any, tokenizer: Any, template: str) -> Path:
 
 def _tensor(name: str, values: np.ndarray, config: Any) -> tuple[str, np.ndarray]:
     """Return a tensor under llama.cpp's name, in which rows of queries and keys are turned by neighbours."""
-    if name in WHOLE:
-        return WHOLE[name], values
+    if name in GLOBAL:
+        return GLOBAL[name], values
     _, _, layer, part = name.removesuffix(".weight").split(".", 3)
     heads = {"self_attn.q_proj": config.num_attention_heads, "self_attn.k_proj": config.num_key_value_heads}.get(part)
     if heads is not None:
