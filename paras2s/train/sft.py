@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,6 +98,18 @@ def add_sft_gradients(
     return sum(add_gradients(passes, list(policy.model.parameters()), at_once), np.zeros(2))
 
 
+def _groups(policy: Policy, config: WarmupConfig) -> list[dict[str, Any]]:
+    """Return the trainable parameters by learning rate and weight decay: matrices decay, and an adaptor may be faster."""
+    in_adaptor, trainable = re.compile(policy.spec.adaptor_parameters), policy.trainable()
+    faster = {name for name in trainable if config.adaptor_lr is not None and in_adaptor.fullmatch(name)}
+    groups = []
+    for names, peak in ((trainable.keys() - faster, config.lr), (faster, config.adaptor_lr)):
+        own = [parameter for name, parameter in trainable.items() if name in names]
+        groups.append({"params": [p for p in own if p.ndim >= 2], "weight_decay": config.weight_decay, "peak": peak})
+        groups.append({"params": [p for p in own if p.ndim < 2], "weight_decay": 0.0, "peak": peak})
+    return [group for group in groups if group["params"]]
+
+
 class Warmup:
     """The optimiser and the order of demonstrations; `step` n depends on the seed and n alone, so it can be resumed.
 
@@ -118,10 +132,7 @@ class Warmup:
         policy.widen_trainable()
         self.devices.spread(policy)
         # Adapters alone, where there are any: frozen weights have no optimiser state.
-        learning = policy.trainable().values()
-        decayed, plain = [p for p in learning if p.ndim >= 2], [p for p in learning if p.ndim < 2]
-        groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-        self.optimiser = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95), fused=True)
+        self.optimiser = torch.optim.AdamW(_groups(policy, config), lr=config.lr, betas=(0.9, 0.95), fused=True)
 
     def batch(self, step: int) -> list[Example]:
         """Return the demonstrations of a step, newly augmented."""
@@ -142,7 +153,7 @@ class Warmup:
     def step(self, number: int) -> dict[str, float]:
         """Make one update; return the losses in nats a token."""
         for group in self.optimiser.param_groups:
-            group["lr"] = self.config.lr * schedule(number, self.config.steps)
+            group["lr"] = group["peak"] * schedule(number, self.config.steps)
         self.policy.model.train()
         self.optimiser.zero_grad()
         config, weights = self.config, (self.config.text_weight, 1.0)

@@ -119,6 +119,19 @@ def test_with_adapters_they_alone_are_warmed_up() -> None:
     assert all("lora_" in name for name in moved)
 
 
+def test_the_adaptor_has_a_learning_rate_of_its_own() -> None:
+    """The first step of Adam moves every number that has a gradient by its rate; the first of a schedule is a twentieth."""
+    policy = small_policy(small_model(small_config()))
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    config = WarmupConfig(steps=60, batch_size=4, lr=1e-3, adaptor_lr=1e-1, weight_decay=0.0)
+    Warmup(policy, examples(policy, 4), config, seed=0).step(0)
+    moved = {name: float((value - before[name]).abs().max()) for name, value in policy.model.state_dict().items()}
+    adaptor = {name for name in moved if "vq_adaptor" in name}
+    assert adaptor
+    assert max(moved[name] for name in adaptor) == pytest.approx(1e-1 / 20, rel=0.05)
+    assert max(moved[name] for name in moved.keys() - adaptor) == pytest.approx(1e-3 / 20, rel=0.05)
+
+
 # -- the loop -------------------------------------------------------------------------------------------------------
 
 

@@ -143,6 +143,7 @@ class WarmupConfig(Section):
     steps: int = Field(260, ge=0, description="updates; 0: align released weights without warm-up")
     batch_size: int = Field(24, ge=1)
     lr: float = Field(1.5e-3, ge=0)
+    adaptor_lr: float | None = Field(None, ge=0, description="learning rate of the input features' adaptor; None: lr")
     weight_decay: float = Field(0.05, ge=0)
     augment: AugmentConfig = AugmentConfig()
     text_weight: float = Field(1.0, ge=0, description="weight of the text loss beside the audio loss")
