@@ -51,7 +51,8 @@ def contrasts(
         option = "--limit" if limit is not None else "--estimate"
         raise ConfigError(f"{option}: the answers of a run are judged already; it is for the answers that --judge reads")
     dataset = load_dataset(run.data_dir)
-    benched = run_bench(run, dataset, RewardModel.load(run.reward_dir), on.value)
+    distilled = run.config.reward.needs_distillation or run.reward_dir.is_dir()
+    benched = run_bench(run, dataset, RewardModel.load(run.reward_dir) if distilled else None, on.value)
     if judge is not None and estimate:
         bill = estimate_by_judge(run, dataset, benched, on.value, judge, limit)
         print_json(asdict(bill)) if as_json else show_estimate(run.console, judge, bill)

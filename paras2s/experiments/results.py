@@ -102,6 +102,7 @@ def collect(preset: str, seeds: Sequence[int], folder: Path, console: Console) -
 
 def _seed(run: Run, benched: BenchedRun) -> dict[str, Any]:
     origin, comparison = read_json(run.folder / ORIGIN), benched.comparison
+    agreed = run.reward_dir / "agreement.json"
     gains = {judge: gain_over([of_both(_rows(benched, judge)["aligned"], _rows(benched, judge)["sft"])]) for judge in JUDGES}
     return {
         "seed": run.config.seed,
@@ -114,7 +115,7 @@ def _seed(run: Run, benched: BenchedRun) -> dict[str, Any]:
         "independent": {name: comparison["summary"][name] for name in benched.independent},
         "judges_agree": comparison["policies"],
         "only_teacher": comparison["only_teacher"],
-        "reward_model_pearson": read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"],
+        "reward_model_pearson": read_json(agreed)["held_out"]["pearson"] if agreed.is_file() else None,
         "gain": {judge: gain.to_json() for judge, gain in gains.items()},
     }
 

@@ -26,7 +26,8 @@ def announce(run: Run) -> str:
     config = run.config
     answers = config.align.steps * config.align.sampling.queries_per_step * config.align.sampling.group_size
     plan = (
-        f"{config.name}: speak and filter scripts, warm up {config.warmup.steps} steps, distil a reward model, "
+        f"{config.name}: speak and filter scripts, warm up {config.warmup.steps} steps, "
+        f"{'distil a reward model, ' if config.reward.needs_distillation else ''}"
         f"GRPO over {config.align.steps} steps ({answers} answers), bench, and write {run.folder / 'report.html'}."
     )
     last = run.last_time()
@@ -58,7 +59,7 @@ def run_demo(run: Run, resume: bool, wait: bool = False) -> dict[str, Any]:
     with MemoryWatch() as memory:
         dataset = run_data(run)
         run_warmup(run, dataset)
-        model = run_distill(run, dataset)
+        model = run_distill(run, dataset) if run.config.reward.needs_distillation else None
         run_align(run, dataset, resume)
         benched = run_bench(run, dataset, model, "test")
     describe_bench(run, benched)
@@ -88,23 +89,26 @@ def refresh_facts(run: Run) -> list[tuple[str, str]]:
     ]
 
 
+def _pearson(run: Run) -> str:
+    pearson = read_json(run.reward_dir / "agreement.json")["held_out"]["pearson"]
+    return f"Pearson {'-' if pearson is None else format(pearson, '.3f')} with the judge, held out"
+
+
 def report(run: Run, dataset: Dataset, benched: BenchedRun) -> dict[str, Any]:
     """Return what the run's report says beside figures and answers: facts, notes, and the systems to show and to play."""
     from paras2s.pipeline.demonstrations import shown_queries
 
-    agreed = read_json(run.reward_dir / "agreement.json")
     shown = shown_queries(dataset, run.config.warmup)
     shown_ids = {query.id for query in shown}
     demonstrations = sum(demonstration.query_id in shown_ids for demonstration in dataset.demonstrations)
     timings = run.timings()
-    pearson = agreed["held_out"]["pearson"]
     facts = [
         ("preset, seed", f"{run.config.name}, {run.config.seed}"),
         ("queries", f"{len(dataset.of_role('rl'))} RL prompts, {len(dataset.of_role('test'))} held out"),
         ("demonstrations", f"{demonstrations} for {len(shown)} queries"),
         ("styles audible", f"{dataset.audibility['accuracy']:.3f} (chance 0.5)"),
         ("agent's tone classifier", f"{dataset.agent_tone.report['accuracy']:.3f} on held-out speakers"),
-        ("reward model", f"Pearson {'-' if pearson is None else format(pearson, '.3f')} with the judge, held out"),
+        *([("reward model", _pearson(run))] if run.config.reward.needs_distillation else []),
         *refresh_facts(run),
         ("time", f"{sum(timings.values()) / 60:.1f} min: {_shares(timings)}"),
         ("paras2s", __version__),

@@ -10,6 +10,7 @@ import functools
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ import yaml
 from pydantic import ValidationError
 
 from paras2s import __version__
-from paras2s.configs.schema.run import RunConfig
+from paras2s.configs.schema.run import DISTILLED, RunConfig
 from paras2s.errors import DataError, one_line
 from paras2s.run import ORIGIN, PROGRESS, RESOLVED
 from paras2s.statistics.means import CERTAIN_FROM
@@ -155,6 +156,14 @@ def last_row(path: Path) -> dict[str, Any] | None:
     return None
 
 
+def _needs_distillation(config: Mapping[str, Any]) -> bool:
+    """Return whether a run makes a reward model; true where its config does not say."""
+    reward = config.get("reward")
+    sources = reward.get("sources") if isinstance(reward, dict) else None
+    kinds = [source.get("kind") for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
+    return not kinds or any(kind in DISTILLED for kind in kinds)
+
+
 def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
     """Return a run's state at `now_s` (seconds since 1970). Raises OutsideError: the address is not in the given folders."""
     folder = folders.path(address)
@@ -163,7 +172,8 @@ def read_state(folders: Folders, address: str, now_s: float) -> RunSummary:
     version = _text(origin.get("version"))
     _check_version(files, config, version)
     done = [name for name, sign in STAGE_ENDS if files.path(sign) is not None]
-    stage = next((name for name, _ in STAGE_ENDS if name not in done), None)
+    left_out = () if _needs_distillation(config) else ("distill",)
+    stage = next((name for name, _ in STAGE_ENDS if name not in (*done, *left_out)), None)
     metrics = files.path("metrics.jsonl")
     row = (last_row(metrics) if metrics else None) or {}
     step_s = _number(row.get("seconds"))

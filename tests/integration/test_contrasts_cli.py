@@ -17,7 +17,7 @@ from paras2s.configs.schema.ablation import AblationRow
 from paras2s.configs.schema.run import load_config
 from paras2s.data_gen.policy_inputs import CODEC
 from paras2s.data_gen.tts.piper_world import USER_STYLES
-from paras2s.errors import ConfigError
+from paras2s.errors import ConfigError, DataError
 from paras2s.pipeline.ablate import run_row
 from paras2s.policy.embedded.features import FEATURE_DIM
 from paras2s.reward.judges.base import Judge
@@ -139,3 +139,8 @@ def test_an_ablations_row_of_the_warm_up_has_the_same_scores_without_a_reward_mo
     assert found["scores"]["overall"]["n_asked"] == 8
     assert found["reward_model_pearson"] is None
     assert not (folder / "reward").exists()
+    # So is a run whose judge pays; one that a reward model pays for says what to run.
+    with pytest.raises(DataError, match=r"reward_model\.json: no such file"):
+        invoke("bench", "contrasts", run, "--json")
+    (folder / "config.resolved.yaml").unlink()
+    assert json.loads(invoke("bench", "contrasts", run, "-s", "reward.sources=[{kind: rubric}]", "--json").stdout)

@@ -141,6 +141,14 @@ def test_a_run_without_an_end_runs_while_its_files_change(tmp_path: Path, age_s:
     assert found.left_s == (21.0 if state == "running" else None)
 
 
+@pytest.mark.parametrize(("kind", "stage"), [("reward_model", "distill"), ("omni", "distill"), ("rubric", "align")])
+def test_a_run_whose_judge_pays_has_no_reward_model_to_make(tmp_path: Path, kind: str, stage: str) -> None:
+    run = make_run(tmp_path / "one", steps=3, reward={"sources": [{"kind": kind}]})
+    for name in ("bench/summary.json", "aligned/trainer.json", "reward/reward_model.json"):
+        (run / name).unlink(missing_ok=True)
+    assert read_state(open_folders([tmp_path]), "0/one", 0.0).stage == stage
+
+
 def test_a_running_stage_says_what_it_does(tmp_path: Path) -> None:
     run = make_run(tmp_path / "one", steps=3)
     for name in ("bench/summary.json", "aligned/trainer.json", "reward/reward_model.json"):

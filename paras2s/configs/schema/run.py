@@ -261,6 +261,10 @@ class RewardSourceConfig(Section):
         return self.name or self.kind
 
 
+# Sources of reward that `distill` trains.
+DISTILLED = ("reward_model", "omni")
+
+
 class RewardConfig(Section):
     """The reward in GRPO: the weighted mean of its sources."""
 
@@ -270,6 +274,11 @@ class RewardConfig(Section):
     def weights(self) -> dict[str, float]:
         """Weight of each source, by its key."""
         return {source.key: source.weight for source in self.sources}
+
+    @property
+    def needs_distillation(self) -> bool:
+        """Whether a source is a model that `distill` trains."""
+        return any(source.kind in DISTILLED for source in self.sources)
 
     @field_validator("sources")
     @classmethod
