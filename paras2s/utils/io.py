@@ -131,6 +131,8 @@ def reading(
         raise
     except Exception as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or one_line(error)[:300] or type(error).__name__
+        if isinstance(error, OSError) and error.filename and str(error.filename) != str(source):
+            reason += f": {error.filename}"
         raise kind(f"{source}: {problem} ({reason}){advice}") from error
 
 

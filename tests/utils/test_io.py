@@ -22,6 +22,16 @@ def test_written_files_are_read_back(tmp_path: Path) -> None:
     assert list(io.read_jsonl(tmp_path / "a.jsonl")) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
+@pytest.mark.parametrize("missing", ["", "part.bin"])
+def test_an_error_names_the_file_that_is_missing_once(tmp_path: Path, missing: str) -> None:
+    """The folder that was read, or the part of it that is not there."""
+    source = tmp_path / "model"
+    with pytest.raises(DataError) as raised, io.reading(source, "not a model"):
+        (source / missing if missing else source).read_bytes()
+    part = f": {source / missing}" if missing else ""
+    assert str(raised.value) == f"{source}: not a model (No such file or directory{part})"
+
+
 def test_a_hubs_links_to_its_blobs_are_inside_and_others_are_not(tmp_path: Path) -> None:
     repository, secret = tmp_path / "datasets--a--b", tmp_path / "secret.wav"
     folder = repository / "snapshots" / "0123abcd"
