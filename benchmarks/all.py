@@ -82,6 +82,7 @@ BENCHMARKS = {
     "curation": Benchmark("Curation", "curation.py"),
     "dependence": Benchmark("Words or voice", "dependence.py", ("{RUN}",)),
     "style_guesses": Benchmark("The style of a prompt", "style_guesses.py", ("{RUN}/data",)),
+    "answer_parts": Benchmark("What answers get right", "answer_parts.py", ("{RUN}",)),
     "other_synthesiser": Benchmark("Another synthesiser", "other_synthesiser.py", ("{RUN}",)),
     "composed": Benchmark("Composed answers", "composed.py", ("{RUN}",)),
     # A filled cache as well, or more seeds, take longer than the limit of time.

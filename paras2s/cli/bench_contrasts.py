@@ -39,10 +39,9 @@ def contrasts(
 ) -> None:
     """Score every system on the held-out queries, with standard errors; with --judge, by another judge beside the rubric."""
     from paras2s.bench.display import show_estimate
-    from paras2s.bench.paras2s.contrasts import bench_by_judge, describe_bench, estimate_by_judge, run_bench
+    from paras2s.bench.paras2s.contrasts import bench_by_judge, describe_bench, estimate_by_judge, open_reward_model, run_bench
     from paras2s.data_gen.dataset import load_dataset
     from paras2s.errors import ConfigError
-    from paras2s.reward.reward_model.model import RewardModel
     from paras2s.run import open_run
 
     run = open_run(config, parse_overrides(set_), seed, run_dir, as_json, verbose)
@@ -51,8 +50,7 @@ def contrasts(
         option = "--limit" if limit is not None else "--estimate"
         raise ConfigError(f"{option}: the answers of a run are judged already; it is for the answers that --judge reads")
     dataset = load_dataset(run.data_dir)
-    distilled = run.config.reward.needs_distillation or run.reward_dir.is_dir()
-    benched = run_bench(run, dataset, RewardModel.load(run.reward_dir) if distilled else None, on.value)
+    benched = run_bench(run, dataset, open_reward_model(run), on.value)
     if judge is not None and estimate:
         bill = estimate_by_judge(run, dataset, benched, on.value, judge, limit)
         print_json(asdict(bill)) if as_json else show_estimate(run.console, judge, bill)
@@ -71,14 +69,14 @@ def curve(
     config: Config, set_: Set = None, seed: Seed = None, run_dir: RunDir = None, wait: Wait = False, as_json: Json = False
 ) -> None:
     """Judge the answers stored at an alignment's evaluations, which tells learning the task from learning the reward."""
+    from paras2s.bench.paras2s.contrasts import open_reward_model
     from paras2s.bench.paras2s.curve import describe_curve, judge_curve, write_curve
     from paras2s.data_gen.dataset import load_dataset
-    from paras2s.reward.reward_model.model import RewardModel
     from paras2s.run import open_run
 
     run = open_run(config, parse_overrides(set_), seed, run_dir, as_json)
     run.open(wait)
-    points = judge_curve(run, load_dataset(run.data_dir), RewardModel.load(run.reward_dir))
+    points = judge_curve(run, load_dataset(run.data_dir), open_reward_model(run))
     plot = write_curve(run, points)
     if as_json:
         print_json({"points": [point.to_json() for point in points], "plot": str(plot)})

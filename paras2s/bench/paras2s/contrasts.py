@@ -79,6 +79,16 @@ def policy_system(run: Run, dataset: Dataset, policy: Policy) -> PolicySystem:
     return PolicySystem(policy, run.config.seed, answer_settings_of(run.config).sampling, prompts)
 
 
+def open_reward_model(run: Run) -> RewardModel | None:
+    """Load a run's reward model; None for a run whose rewards need none and that has none.
+
+    Raises:
+        DataError: it is missing. JudgeError: it is of another version.
+    """
+    needed = run.config.reward.needs_distillation or (run.reward_dir / "agreement.json").is_file()
+    return RewardModel.load(run.reward_dir) if needed else None
+
+
 def open_runner(run: Run, dataset: Dataset, model: RewardModel | None, role: HeldOut) -> Runner:
     """Return the runner for one role of a run's queries, with the rubric as judge."""
     queries = dataset.of_role(role)

@@ -59,8 +59,10 @@ class CurvePoint:
         return asdict(self)
 
 
-def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoint]:
+def judge_curve(run: Run, dataset: Dataset, model: RewardModel | None) -> list[CurvePoint]:
     """Judge the kept answers of all steps; a stored curve is read if it is of these answers and judges.
+
+    A run without a reward model has no scores by it.
 
     Raises:
         DataError: the run kept no answers, answers to queries that the dataset does not have, or none that can be scored.
@@ -73,7 +75,8 @@ def judge_curve(run: Run, dataset: Dataset, model: RewardModel) -> list[CurvePoi
     answers = {step: list(read_jsonl(folder / "answers.jsonl")) for step, folder in kept.items()}
     judges = (RunJudge(dataset, list(queries.values()), model), AnswerJudge(IndependentJudge()))
     # A reward model trained again, and a tone classifier fitted again, give other scores under the same names.
-    versions = [hashlib.sha256((run.reward_dir / WEIGHTS).read_bytes()).hexdigest(), dataset.agent_tone.version]
+    weights = run.reward_dir / WEIGHTS
+    versions = [hashlib.sha256(weights.read_bytes() if weights.is_file() else b"").hexdigest(), dataset.agent_tone.version]
     names = [*(judge.name for judge in judges), *versions]
     state = {"judges": names, "answers": {str(step): rows for step, rows in answers.items()}}
     stored = run.folder / FOLDER / STORED

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 
 from paras2s.audio.prosody import UTTERANCE_DIM
+from paras2s.errors import PolicyError
 from paras2s.policy.spoken_lm.policy import SpokenLmPolicy
 from paras2s.policy.types import Turn
+from paras2s.utils.io import reading
 from paras2s.utils.language_model import read_language_model
 
 # Sentences that show how large the model's states are.
@@ -33,8 +35,9 @@ def make_spoken_lm(
     # Weights of a GGUF file are read as plain ones; the note that they were packed would forbid to write them.
     held = {key: value for key, value in read.config.to_dict().items() if key != "quantization_config"}
     build: Any = AutoModelForCausalLM.from_config
-    lm = build(AutoConfig.for_model(**held)).float()
-    lm.load_state_dict(read.state_dict())
+    with reading(model, "no language model that can be made again from its config", kind=PolicyError):
+        lm = build(AutoConfig.for_model(**held)).float()
+        lm.load_state_dict(read.state_dict())
     layer = int(FROZEN_SHARE * lm.config.num_hidden_layers) if prosody_layer is None else prosody_layer
     policy = SpokenLmPolicy(lm, tokenizer, layer)
     policy.model.feature_mean.copy_(torch.from_numpy(mean))
