@@ -19,6 +19,7 @@ LINES = {
     "versions": 1, "attention": 2, "build": 1, "sample plain": 1, "sample recorded": 3, "parity": 3, "sound": 1, "step": 3,
     "checkpoint": 1, "one rank": 1, "omni build": 1, "omni sample": 1, "omni pass": 2,
     "qwen3 omni build": 1, "qwen3 omni sample": 1, "qwen3 omni pass": 2, "embedded sample": 1, "embedded step": 1,
+    "family": 2,
 }  # fmt: skip
 
 

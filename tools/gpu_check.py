@@ -455,6 +455,33 @@ def embedded(bench: Bench) -> None:
     bench.free()
 
 
+def families(bench: Bench) -> None:
+    """Check the contract of every family on the device, each tiny and random: what `check-policy` checks."""
+    from paras2s.policy.contract import check_policy
+
+    sys.path.insert(0, str(REPOSITORY / "tests"))
+    from tiny.families import FAMILIES, subject_of_family
+
+    broken = []
+    for name in FAMILIES[:2] if bench.tiny else FAMILIES:
+        started = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                subject = subject_of_family(name, Path(folder), str(bench.device))
+                findings = list(check_policy(subject))
+            except Exception as error:
+                where = traceback.format_exc().splitlines()[-3].strip()
+                bench.say("family", family=name, failed=f"{type(error).__name__}: {error}"[:400], at=where[:160])
+                broken.append(name)
+                continue
+        failed = {finding.name: finding.detail[:300] for finding in findings if finding.ok is False}
+        broken += [name] * bool(failed)
+        bench.say("family", family=name, passed=sum(finding.ok is True for finding in findings), failed_checks=failed,
+                  seconds=time.perf_counter() - started)  # fmt: skip
+    if broken:
+        raise RuntimeError(f"the contract is broken by {', '.join(broken)}")
+
+
 def _question(width: int, words: int) -> Prompt:
     """Make a spoken question of 5 s for an Omni model."""
     rng, length, count = np.random.default_rng(0), 160, 125
@@ -515,7 +542,7 @@ def _omni_passes(
             network.zero_grad()
 
 
-PARTS = (versions, attention, sampling, parity, sound, learning, sharded, omni, qwen3_omni, embedded)
+PARTS = (versions, attention, sampling, parity, sound, learning, sharded, omni, qwen3_omni, embedded, families)
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ import importlib.metadata
 import json
 import re
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny.csm import tiny_csm, tiny_csm_turns
-from tiny.dual_stream import small_config, small_model, small_policy, small_prompt
-from tiny.interleaved import sliding, tiny_glm, tiny_step, tiny_turns, write_glm
+from tiny.dual_stream import small_config, small_model, small_policy
+from tiny.families import FAMILIES, embedded_subject, subject_of_family
+from tiny.interleaved import sliding, write_glm
 from tiny.kimi import write_kimi
-from tiny.moshi import tiny_moshi, tiny_moshi_turns
-from tiny.qwen3_omni import tiny_qwen3_omni, tiny_qwen3_omni_turns
-from tiny.qwen_omni import tiny_qwen_omni, tiny_qwen_omni_turns
-from tiny.spoken_lm import tiny_spoken_lm, tiny_spoken_lm_turns
+from tiny.moshi import tiny_moshi
 from tiny.world import invoke
 from torch import Tensor
 
@@ -34,32 +31,10 @@ from paras2s.policy.contract import check_policy
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.kimi.policy import KimiPolicy
 from paras2s.policy.registry import ARCHITECTURES, POLICIES, load_policy, policy_class
-from paras2s.policy.subject import TOLERANCE, Finding, Subject, subject_of
+from paras2s.policy.subject import Finding, Subject
 from paras2s.policy.types import AnswersSoFar, Generation, Prompt, SampleRequest, Sampling, SamplingEvent
 from paras2s.types import Block
 
-
-def embedded_subject(policy: EmbeddedPolicy | None = None) -> Subject:
-    config = small_config(delay=2)
-    prompts = tuple(small_prompt(config, clips, steps, seed) for seed, (clips, steps) in enumerate(((1, 4), (2, 3), (1, 1))))
-    return Subject(policy or small_policy(small_model(config)), prompts, TOLERANCE[torch.float64], text="b d")
-
-
-def kimi_subject(folder: Path) -> Subject:
-    return subject_of(KimiPolicy.load(write_kimi(folder / "kimi")))
-
-
-SUBJECTS: dict[str, Callable[[Path], Subject]] = {
-    "embedded": lambda _: embedded_subject(),
-    "kimi": kimi_subject,
-    "glm4_voice": lambda _: subject_of(tiny_glm(), tiny_turns()),
-    "step_audio2": lambda _: subject_of(tiny_step(), tiny_turns()),
-    "moshi": lambda _: subject_of(tiny_moshi(), tiny_moshi_turns()),
-    "qwen_omni": lambda _: subject_of(tiny_qwen_omni(), tiny_qwen_omni_turns()),
-    "qwen3_omni": lambda _: subject_of(tiny_qwen3_omni(), tiny_qwen3_omni_turns()),
-    "csm": lambda _: subject_of(tiny_csm(), tiny_csm_turns()),
-    "spoken_lm": lambda _: subject_of(tiny_spoken_lm(), tiny_spoken_lm_turns()),
-}
 # Saving goes through float32 where the loader of a family does.
 NOT_APPLICABLE = {"qwen_omni": {"9"}, "qwen3_omni": {"9"}, "moshi": {"14"}, "csm": {"14"}}
 
@@ -71,9 +46,9 @@ def number(finding: Finding) -> str:
     return found.group()
 
 
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_policy_keeps_the_contract(name: str, tmp_path: Path) -> None:
-    subject = SUBJECTS[name](tmp_path)
+    subject = subject_of_family(name, tmp_path)
     before = {key: value.clone() for key, value in subject.policy.model.state_dict().items()}
     saves = None if name == "embedded" else tmp_path / "saved"
     found = list(check_policy(subject, saves))
