@@ -145,9 +145,7 @@ def _with_sizes(known: KnownPolicy, policy: Policy) -> KnownPolicy:
 
 def _in_its_precision(cluster: Cluster, stored: int, mixed: bool, lora: bool) -> Cluster:
     """Set the cluster's precision to that of these weights: bfloat16 products if mixed or stored so."""
-    learner = cluster.learner.model_copy(
-        update={"weight_bytes": stored if lora else (2 if mixed else 4), "adapter_bytes": 2 if mixed else 4}
-    )
+    learner = cluster.learner.model_copy(update={"weight_bytes": stored if lora else (2 if mixed else 4)})
     return cluster.model_copy(update={"learner": learner, "engine": cluster.engine.model_copy(update={"dtype_bytes": stored})})
 
 

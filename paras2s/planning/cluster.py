@@ -113,7 +113,6 @@ class LearnerPlan(Section):
     lora_rank: int = Field(16, ge=1)
     weight_bytes: Literal[2, 4] = Field(2, description="bytes of a weight in products; trained weights have 4 more")
     gradient_bytes: Literal[2, 4] = 4
-    adapter_bytes: Literal[2, 4] = Field(2, description="bytes of an adapter's weight in products: 4 without mixed precision")
     checkpointing: bool = Field(True, description="activations of one layer at a time, computed again in the backward pass")
     rows: int | None = Field(8, ge=1, description="answers in memory at once on a device; null: all of a step")
     chunk_rows: int | None = Field(None, ge=1, description="answers that go through together; null: as many as rows")
@@ -340,7 +339,6 @@ def override_by_run(cluster: Cluster, align: AlignConfig) -> Cluster:
         elif changed.get("trainable", cluster.learner.trainable) == "full":
             # Weights that are trained are float32; those beneath adapters stay as they are stored.
             changed["weight_bytes"] = 4
-        changed["adapter_bytes"] = 2 if optimizer.mixed_precision else 4
     if "micro_batch_size" in optimizer.model_fields_set:
         changed["rows"] = optimizer.micro_batch_size
     if "gradient_checkpointing" in optimizer.model_fields_set:

@@ -289,14 +289,8 @@ class LayerNumbers:
 
 
 # Counted on the layer itself (tests/planning/test_measured_memory.py): norms and SwiGLU keep their inputs alone, as wide as
-# the weights are. An adapter in float32 keeps a copy of its input for each product.
-LAYER, LAYER_FLOAT32_LORA = LayerNumbers((6, 3), (1, 2), 1.5), LayerNumbers((16, 4), (1, 2), 1.5)
-
-
-def layer_numbers(plan: LearnerPlan) -> LayerNumbers:
-    """Count the numbers of a learner's weights and adapters."""
-    widened = plan.trainable == "lora" and plan.weight_bytes < plan.adapter_bytes
-    return LAYER_FLOAT32_LORA if widened else LAYER
+# the weights are, and an adapter reads the input of the layer beneath it.
+LAYER = LayerNumbers((6, 3), (1, 2), 1.5)
 
 
 def activation_bytes(
@@ -304,13 +298,12 @@ def activation_bytes(
 ) -> tuple[float, float]:
     """Return the bytes stored for the backward pass, and those that its current layer needs besides.
 
-    A layer stores `layer_numbers`, and 2 j per visible position: a prompt's keys come before each of its answers. With
+    A layer stores `LAYER`, and 2 j per visible position: a prompt's keys come before each of its answers. With
     checkpointing a layer stores its input (and a prompt's keys, which answers read) and is computed again, `chunk_rows` at a
     time. Each answer has a mask of its own.
     """
     d, f, j = sizes.hidden, sizes.intermediate, sizes.kv
-    numbers = layer_numbers(plan)
-    (wide, inner), (wide_besides, inner_besides) = numbers.left, numbers.besides
+    (wide, inner), (wide_besides, inner_besides) = LAYER.left, LAYER.besides
     ahead, text = sizes.shared + sizes.branch, sizes.branch
     chunk, read = min(rows, plan.chunk_rows or rows), prompts * prompt_steps
 
@@ -326,7 +319,7 @@ def activation_bytes(
         kept += sizes.cached_layers * left(read, read)
         for layers, length in ((ahead, steps), (text, text_steps)):
             kept += layers * left(rows * length, rows * (length + prompt_steps))
-    kept += numbers.end * d * (rows * (steps + text_steps) + 2 * read) + rows * steps * (prompt_steps + steps)
+    kept += LAYER.end * d * (rows * (steps + text_steps) + 2 * read) + rows * steps * (prompt_steps + steps)
     return kept * plan.weight_bytes, working * plan.weight_bytes
 
 

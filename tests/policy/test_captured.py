@@ -6,7 +6,9 @@ the processor and has no streams and no pool.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -195,3 +197,44 @@ def test_a_policy_records_by_itself_where_there_is_a_gpu(monkeypatch: pytest.Mon
     policy.add_lora(2, 4)
     assert_same(ask(), plain)
     assert recorder.replayed == count
+
+
+class FakePools:
+    """Stands for torch's pools of graphs: a pool ends with its last graph, and is then refused."""
+
+    def __init__(self) -> None:
+        self.made, self.used, self.held = 0, 0, weakref.WeakSet[Any]()
+
+    def handle(self) -> int:
+        self.made += 1
+        self.held.clear()
+        return self.made
+
+    @contextmanager
+    def graph(self, graph: Any, pool: int) -> Iterator[None]:
+        if pool == self.used and not self.held:
+            raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED")
+        self.used = pool
+        self.held.add(graph)
+        yield
+
+
+class FakeGraph:
+    def replay(self) -> None:
+        """Repeat nothing."""
+
+
+def test_a_pool_that_ended_with_its_last_graph_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an H200, where the sampler ran plainly from the second size of its cache on."""
+    pools = FakePools()
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", pools.handle)
+    monkeypatch.setattr(torch.cuda, "graph", pools.graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+    record = graph_recorder(torch.device("cuda"))
+    assert record is not None
+    states = (torch.zeros(1), None)
+    kept = [record(lambda: states), record(lambda: states)]
+    assert pools.made == 1
+    kept.clear()
+    assert record(lambda: states)() is states
+    assert pools.made == 2

@@ -5,10 +5,12 @@ Not covered: how much time and memory that saves a learner (`benchmarks/grpo_ste
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
+from tiny.dual_stream import small_config, small_model, small_policy
 from torch import Tensor
 
 from paras2s.policy.dual_stream.recomputed import picked_logprobs, rms_norm, swiglu
@@ -102,3 +104,24 @@ def test_an_impossible_token_has_no_probability_and_the_others_a_finite_gradient
     assert logits.grad is not None
     # softmax of (0, 1) is (0.26894, 0.73106).
     assert logits.grad[0].tolist() == pytest.approx([-0.26894, 0.0, 0.26894], abs=1e-5)
+
+
+def test_an_adapter_learns_in_float32_from_products_in_its_inputs_precision() -> None:
+    """The gradient of each of its matrices against the same in float64; what the policy's layer gives stays half precision."""
+    policy = small_policy(small_model(small_config()).to(torch.bfloat16))
+    policy.add_lora(4, 8)
+    layer = policy.adapters[0]
+    exact = copy.deepcopy(layer).double()
+    with torch.no_grad():
+        for one, other in zip(layer.lora_B.parameters(), exact.lora_B.parameters(), strict=True):
+            other.copy_(one.normal_(0, 0.1))
+    x = torch.randn(50, layer.in_features, dtype=torch.bfloat16)
+    found, expected = layer(x), exact(x.double())
+    assert found.dtype == torch.bfloat16
+    weights = torch.randn(found.shape)
+    (found.float() * weights).sum().backward()
+    (expected * weights).sum().backward()
+    for one, other in zip(layer.parameters(), exact.parameters(), strict=True):
+        if one.requires_grad:
+            assert one.dtype == one.grad.dtype == torch.float32
+            assert (one.grad - other.grad).norm() < 0.01 * other.grad.norm()

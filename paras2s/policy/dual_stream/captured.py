@@ -12,6 +12,7 @@ Alphabet: n rows under way, N rows of a size, S slots, d hidden size.
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -41,12 +42,16 @@ class _GraphPool:
     """Records work on this process's GPU; all graphs share their working memory, since no two run at once."""
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs = weakref.WeakSet[torch.cuda.CUDAGraph]()
 
     def __call__(self, work: Callable[[], States]) -> Callable[[], States]:
+        if not self._graphs:
+            # A pool ends with its last graph, and torch records no other graph in it.
+            self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             states = work()
+        self._graphs.add(graph)
 
         def replay() -> States:
             graph.replay()
