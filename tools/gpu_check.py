@@ -44,6 +44,7 @@ from paras2s.rollout.engine import NativeEngine, answer_seeds
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
 from paras2s.types import Block, Reward
+from paras2s.utils.device import found_device
 
 GIB = 2**30
 QUERIES, GROUP, PROMPT = 4, 8, 68
@@ -56,7 +57,7 @@ class Bench:
 
     def __init__(self, tiny: bool, out: Path | None) -> None:
         self.tiny, self.out, self.kept = tiny, out, dict[str, Any]()
-        self.device = torch.device("cpu" if tiny else "cuda")
+        self.device = torch.device(found_device("cpu" if tiny else "cuda"))
         self.dtype = torch.float32 if tiny else torch.bfloat16
         self.steps, self.short = (10, 10) if tiny else (395, 128)
         self.released = dict(read_values(preset_path("kimi", "released")))

@@ -9,6 +9,7 @@ from paras2s.configs.schema.families import ARCHITECTURES
 from paras2s.errors import DataError, PolicyError
 from paras2s.policy.adapters import has_adapters, read_adapters
 from paras2s.policy.answers import read_answer_settings
+from paras2s.utils.device import found_device
 from paras2s.utils.io import read_json
 from paras2s.utils.plugins import find_part, import_part
 
@@ -122,12 +123,3 @@ def load_speaker(folder: Path, kind: str | None = None, device: str = "auto", de
     decoder = decoder or (settings.decoder if settings is not None else None)
     made = None if decoder is None else import_part(decoder, "policy.decoder", PolicyError)(weights)
     return policy_class(kind).load_speaker(weights, found_device(device), made)
-
-
-def found_device(device: str) -> str:
-    """Return the device that a config means; by "auto" a GPU where there is one, else the processor."""
-    if device != "auto":
-        return device
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -42,6 +42,7 @@ from paras2s.train.preference import PreferenceBatch, PreferenceLearner
 from paras2s.train.sft import Example
 from paras2s.train.single_device import Devices
 from paras2s.types import Demonstration, Query, Reward, Rollout, Unscored
+from paras2s.utils.device import found_device
 from paras2s.utils.process_pool import cores
 
 
@@ -76,7 +77,7 @@ def open_devices(
     """Return the devices of a rank, which waits for the others; those of a lone rank are its own."""
     if ranks == 1 and not mixed_precision:
         return Devices()
-    device = "cuda" if torch.cuda.is_available() and policy.device != "cpu" else "cpu"
+    device = found_device("cpu" if policy.device == "cpu" else "auto")
     return Sharded(rank, ranks, *meet_at, device, mixed_precision, gather)
 
 

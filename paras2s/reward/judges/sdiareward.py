@@ -27,6 +27,7 @@ from paras2s.reward.judges.base import Exchange, Judge, Pair, Preferred, Progres
 from paras2s.reward.judges.votes import prefer
 from paras2s.reward.reward_model.omni import AUDIO, AUDIO_BOS, AUDIO_EOS, RATE_HZ, audio_tokens, mel_extractor, mel_features
 from paras2s.types import Unscored, Verdict
+from paras2s.utils.device import found_device
 from paras2s.utils.io import reading, sample_digest
 
 PROMPT = resources.files("paras2s.reward").joinpath("prompts/sdiareward.md").read_text(encoding="utf-8")
@@ -89,7 +90,7 @@ class SDiaRewardJudge(Judge):
         if fit is not None and (len(fit) != 2 or not fit[0] < fit[1]):
             raise ConfigError(f"sdiareward: fit: {list(fit)} must be two rewards, of a 1 and of a 5, the first one lower")
         self.fit = None if fit is None else (float(fit[0]), float(fit[1]))
-        self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        self.device = found_device(device)
         self.max_audio_s = max_audio_s
         self.prompt_hash = hashlib.sha256(PROMPT.encode()).hexdigest()[:16]
         digest = hashlib.sha256(json.dumps([self.fit, max_audio_s]).encode())

@@ -20,6 +20,7 @@ from paras2s.audio.clip import Clip
 from paras2s.configs.schema.run import OmniConfig
 from paras2s.errors import DataError, JudgeError, one_line
 from paras2s.reward.judges.prompts import PLACEHOLDER, read_prompt
+from paras2s.utils.device import found_device
 from paras2s.utils.io import read_json, reading, write_json
 
 RATE_HZ = 16_000
@@ -153,7 +154,7 @@ class OmniRewardModel:
             thinker = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(config.model)
             tokenizer = AutoTokenizer.from_pretrained(config.model)
         on_device: Any = thinker
-        model = cls(on_device.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)
+        model = cls(on_device.to(found_device()), tokenizer, config)
         if adapter is not None:
             model.load_adapter(adapter)
         return model

@@ -22,6 +22,7 @@ from paras2s.unisrm.reward.reply import write_reply
 from paras2s.unisrm.reward.tasks import Item
 from paras2s.unisrm.reward.thinker import ItemEncoder, UniSRM, instructions
 from paras2s.unisrm.reward.train import trainable
+from paras2s.utils.device import found_device
 
 SPECIAL = (
     "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>", "<|vision_bos|>", "<|vision_eos|>", "<|IMAGE|>", "<|VIDEO|>",
@@ -56,7 +57,7 @@ def thinker_from_scratch(config: ThinkerConfig, data: Path, items: Sequence[Item
     tokenizer = train_tokenizer(texts, config.scratch.vocabulary)
     torch.manual_seed(seed)
     thinker: Any = Qwen2_5OmniThinkerForConditionalGeneration(_network(config.scratch, tokenizer))
-    model = UniSRM(thinker.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)
+    model = UniSRM(thinker.to(found_device()), tokenizer, config)
     encoder = ItemEncoder(model, data, items[:: max(1, len(items) // FITTED_ITEMS)])
     clips = [clip for number in range(len(encoder.items)) for clip in encoder[number].clips]
     fit_frontend(thinker.model.audio_tower, torch.cat(clips, 1).to(model.device))

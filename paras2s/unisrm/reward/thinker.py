@@ -21,6 +21,7 @@ from paras2s.errors import DataError, JudgeError
 from paras2s.reward.reward_model.omni import HOP, LORA_TARGETS, mel_extractor, mel_features
 from paras2s.unisrm.reward.messages import SILENCE, chat_text, clip_order, fitted_clip, system_prompt
 from paras2s.unisrm.reward.tasks import TASK_IDS, Item, TaskId
+from paras2s.utils.device import found_device
 from paras2s.utils.io import read_json, reading, write_json
 
 SETTINGS = "unisrm.json"
@@ -63,7 +64,7 @@ class UniSRM:
         with reading(config.model, "cannot be loaded; HF_HUB_OFFLINE=1 rules a hub out", kind=JudgeError):
             thinker: Any = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(config.model)
             tokenizer = AutoTokenizer.from_pretrained(config.model)
-        return cls(thinker.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer, config)
+        return cls(thinker.to(found_device()), tokenizer, config)
 
     @classmethod
     def load(cls, folder: Path) -> UniSRM:
