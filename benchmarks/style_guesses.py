@@ -17,7 +17,7 @@ from figures import Figure, add_json_option, write_figures
 from paras2s.data_gen.candidates import ledger_of_prompts
 from paras2s.data_gen.dataset import load_dataset
 from paras2s.data_gen.policy_inputs import CODEC
-from paras2s.pipeline.question_styles import guess_styles
+from paras2s.pipeline.question_styles import StyleGuesses
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     ledger, prompts = ledger_of_prompts(dataset.candidates), dataset.of_role("rl")
     styles = [ledger[query.id].style for query in prompts]
     by_sound = dataset.user_tone.predict(np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in prompts]))
-    guesses = {"words and sound": guess_styles(dataset, prompts), "sound alone, of all styles": by_sound}
+    guesses = {"words and sound": list(map(StyleGuesses(dataset).of, prompts)), "sound alone, of all styles": by_sound}
     shares = {
         name: float(np.mean([guess == style for guess, style in zip(guessed, styles, strict=True)]))
         for name, guessed in guesses.items()

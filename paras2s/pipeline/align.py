@@ -15,7 +15,7 @@ from paras2s.grpo import train_grpo
 from paras2s.pipeline.audit import audit_rewards
 from paras2s.pipeline.demonstrations import learned_demonstrations
 from paras2s.pipeline.preflight import check_align, check_style_in_words
-from paras2s.pipeline.question_styles import guess_styles
+from paras2s.pipeline.question_styles import StyleGuesses
 from paras2s.pipeline.refresh import open_refresher
 from paras2s.pipeline.train_preferences import open_preferences
 from paras2s.policy.base import Policy
@@ -37,9 +37,8 @@ class RewardQuestions:
     def __init__(self, run: Run, dataset: Dataset, queries: Sequence[Query]) -> None:
         setup = run.reward_setup()
         self._queries, self._folder = queries, run.data_dir.resolve()
-        self._styles: list[str] | list[None] = [None] * len(queries)
-        if setup.needs_style or run.config.align.distilled is not None:
-            self._styles = guess_styles(dataset, queries)
+        needs_style = setup.needs_style or run.config.align.distilled is not None
+        self._styles = StyleGuesses(dataset) if needs_style else None
         self._encode = question_encoder(dataset, queries) if setup.needs(RewardModel.name) else None
 
     def __len__(self) -> int:
@@ -51,7 +50,8 @@ class RewardQuestions:
         clip, *past = [(self._folder / name).resolve() for name in query.clips]
         clips = iter(past)
         history = tuple(SaidBefore(turn.speaker, turn.text, next(clips) if turn.clip else None) for turn in query.history)
-        return RewardQuestion(query.id, encoded, query.transcript, self._styles[row], clip, history)
+        style = None if self._styles is None else self._styles.of(query)
+        return RewardQuestion(query.id, encoded, query.transcript, style, clip, history)
 
 
 def rl_prompts(dataset: Dataset, only: Sequence[str]) -> list[Query]:

@@ -9,6 +9,8 @@ Alphabet: N questions, K categories, C styles.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -24,20 +26,37 @@ VERSION = "words-and-sound/1"
 WORDS_C = 10.0
 
 
-def guess_styles(dataset: Dataset, queries: Sequence[Query]) -> list[str]:
-    """Return the likeliest style of each question by its words and its sound; their own labels are not read."""
-    if not queries:
-        return []
-    tone = dataset.user_tone
-    by_sound = tone.probabilities(np.stack([dataset.clip_features(query.clip, CODEC).utterance for query in queries]))
-    labelled = [query for query in dataset.queries if query.role in LABELLED and query.category and query.style]
-    styles_of: dict[str, set[str]] = {}
-    for query in labelled:
-        if query.style in tone.labels:
-            styles_of.setdefault(query.category or "", set()).add(query.style or "")
-    if not styles_of:
-        return [tone.labels[number] for number in by_sound.argmax(1)]
-    return likeliest(by_sound, tone.labels, _categories(labelled, sorted(styles_of), queries), styles_of)
+class StyleGuesses:
+    """The likeliest style of each question by its words and its sound, guessed when it is needed; its label is not read."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset, self._tone = dataset, dataset.user_tone
+        self._labelled = [query for query in dataset.queries if query.role in LABELLED and query.category and query.style]
+        self._styles_of: dict[str, set[str]] = {}
+        for query in self._labelled:
+            if query.style in self._tone.labels:
+                self._styles_of.setdefault(query.category or "", set()).add(query.style or "")
+
+    def of(self, query: Query) -> str:
+        """Return the guess of a question."""
+        by_sound = self._tone.probabilities(self._dataset.clip_features(query.clip, CODEC).utterance[None])
+        if not self._styles_of:
+            return str(self._tone.labels[by_sound[0].argmax()])
+        return likeliest(by_sound, self._tone.labels, self._categories(query.transcript), self._styles_of)[0]
+
+    def _categories(self, words: str) -> np.ndarray:
+        """Return the probability [1, K] of each category by a question's words."""
+        if len(self._styles_of) == 1:
+            return np.ones((1, 1))
+        return np.asarray(self._by_words.predict_proba(embed_sentences([words])))
+
+    @cached_property
+    def _by_words(self) -> Any:
+        from sklearn.linear_model import LogisticRegression
+
+        known = [query for query in self._labelled if query.category in self._styles_of]
+        model = LogisticRegression(C=WORDS_C, max_iter=2000)
+        return model.fit(embed_sentences([query.transcript for query in known]), [query.category for query in known])
 
 
 def likeliest(
@@ -54,15 +73,3 @@ def likeliest(
         # A style of two categories counts in the likelier one.
         joint[:, columns] = np.maximum(joint[:, columns], categories[:, [number]] * among)
     return [styles[number] for number in joint.argmax(1)]
-
-
-def _categories(labelled: Sequence[Query], categories: Sequence[str], queries: Sequence[Query]) -> np.ndarray:
-    """Return probabilities [N, K] of each category by the words of the questions."""
-    if len(categories) == 1:
-        return np.ones((len(queries), 1))
-    from sklearn.linear_model import LogisticRegression
-
-    known = [query for query in labelled if query.category in categories]
-    model = LogisticRegression(C=WORDS_C, max_iter=2000)
-    model.fit(embed_sentences([query.transcript for query in known]), [query.category for query in known])
-    return np.asarray(model.predict_proba(embed_sentences([query.transcript for query in queries])))

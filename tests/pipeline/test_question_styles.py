@@ -15,7 +15,7 @@ from paras2s.data_gen.scripted.scripts import load_contrasts
 from paras2s.data_gen.scripted.tones import load_tones
 from paras2s.data_gen.tts.piper_world import SPEAKERS, USER_STYLES
 from paras2s.data_gen.tts.render import Take, render
-from paras2s.pipeline.question_styles import guess_styles, likeliest
+from paras2s.pipeline.question_styles import StyleGuesses, likeliest
 from paras2s.types import Query
 
 STYLES = ("female", "male", "sarcastic", "sincere")
@@ -74,10 +74,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
 def test_guesses_read_no_label_of_the_question_itself_and_mostly_agree_with_it(data: Data) -> None:
     given = [query for query in data.queries if query.role == "rl"]
     hidden = [Query(**{**vars(query), "style": None, "category": None}) for query in given]
-    guessed = guess_styles(data, hidden)  # type: ignore[arg-type]
+    guesses = StyleGuesses(data)  # type: ignore[arg-type]
+    guessed = list(map(guesses.of, hidden))
     right = [guess == query.style for guess, query in zip(guessed, given, strict=True)]
     assert np.mean(right) >= 0.75
-    assert guess_styles(data, given) == guessed  # type: ignore[arg-type]
+    assert list(map(guesses.of, given)) == guessed
     among_all = data.user_tone.predict(np.stack([data.clip_features(query.clip, None).utterance for query in given]))
     assert np.mean([guess == query.style for guess, query in zip(among_all, given, strict=True)]) < np.mean(right)
 
@@ -86,8 +87,7 @@ def test_without_labelled_questions_each_style_is_possible(data: Data) -> None:
     given = [query for query in data.queries if query.role == "rl"]
     unlabelled = Data(given, data.voices)
     among_all = data.user_tone.predict(np.stack([data.clip_features(query.clip, None).utterance for query in given]))
-    assert guess_styles(unlabelled, given) == among_all  # type: ignore[arg-type]
-    assert guess_styles(unlabelled, []) == []  # type: ignore[arg-type]
+    assert list(map(StyleGuesses(unlabelled).of, given)) == among_all  # type: ignore[arg-type]
 
 
 def test_one_category_needs_no_words(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,5 +96,5 @@ def test_one_category_needs_no_words(data: Data, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("paras2s.pipeline.question_styles.embed_sentences", refuse)
     own = [query for query in data.queries if query.category == "sarcasm"]
-    guessed = guess_styles(Data(own, data.voices), own)  # type: ignore[arg-type]
+    guessed = list(map(StyleGuesses(Data(own, data.voices)).of, own))  # type: ignore[arg-type]
     assert np.mean([guess == query.style for guess, query in zip(guessed, own, strict=True)]) > 0.9
