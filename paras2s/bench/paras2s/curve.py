@@ -177,16 +177,18 @@ def describe_curve(run: Run, points: Sequence[CurvePoint]) -> None:
     head = ("after step", "KL", "paid", *LINES, "kind, text", "kind, sound", "garbled", "answers")
     Table(head, rows).show(run.console)
     if over_optimised(points):
-        run.say("  WARNING: the reward model's score rose and the independent judge's fell: the policy has learned the reward")
+        run.say("  WARNING: the paid score rose and the independent judge's fell: the policy has learned the reward")
 
 
 def over_optimised(points: Sequence[CurvePoint]) -> bool:
-    """Return whether, from first to last step, the reward model's score rose and the independent judge's fell, beyond chance.
+    """Return whether, from first to last step, the paid score rose and the independent judge's fell, beyond chance.
 
-    Both errors are taken as independent, though the queries are the same: it warns too late rather than too early.
+    The reward model's score is the paid one; without a reward model it is the rubric's. Both errors are taken as
+    independent, though the queries are the same: it warns too late rather than too early.
     """
     first, last = points[0].scores, points[-1].scores
-    return _is_above(last[LINES[0]], first[LINES[0]]) and _is_above(first[LINES[2]], last[LINES[2]])
+    paid = LINES[0] if first[LINES[0]].mean is not None else LINES[1]
+    return _is_above(last[paid], first[paid]) and _is_above(first[LINES[2]], last[LINES[2]])
 
 
 def _is_above(first: Estimate, other: Estimate) -> bool:

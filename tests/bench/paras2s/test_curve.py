@@ -194,7 +194,9 @@ def point(step: int, model: float | None, teacher: float, independent: float | N
         ((3.0, 3.0, 3.0), (4.0, 3.5, 2.5), True),
         ((3.0, 3.0, 3.0), (4.0, 2.0, 3.5), False),
         ((3.0, 3.0, 3.0), (2.0, 2.0, 2.0), False),
-        ((None, 3.0, 3.0), (4.0, 3.0, 2.0), False),
+        # Without a reward model the rubric pays.
+        ((None, 3.0, 3.0), (None, 3.5, 2.5), True),
+        ((None, 3.0, 3.0), (None, 2.5, 2.5), False),
         # Errors of 0.1 each: 1.96 x 0.141 = 0.277.
         ((3.0, 3.0, 3.0), (3.27, 3.0, 2.0), False),
         ((3.0, 3.0, 3.0), (3.29, 3.0, 2.71), True),
