@@ -3,7 +3,7 @@
     python tools/gpu_check.py --out gpu.jsonl          (make gpu-check)
     python tools/gpu_check.py --tiny                   (the same code on a processor, small)
 
-It needs torch, transformers, peft, safetensors and pydantic: no Ray, no sound library and no released files. Each part prints a
+It needs torch, transformers, peft, safetensors, pydantic and soundfile: no Ray and no released files. Each part prints a
 line of JSON; a part that fails prints its error, and the next goes on. docs/gpu.md says what to compare.
 """
 
@@ -266,7 +266,7 @@ def sampling(bench: Bench) -> None:
         found, seconds = bench.clock(lambda: sample(policy.model, request, decoder=decoder))
         bench.say(
             "sample recorded", run=run, ms_a_step=ms * seconds, graphs=len(decoder._recorded), records=decoder.records,
-            same_as_plain=_same_share(found, expected), same_as_before=_same_share(found, before_that or found),
+            same_as_plain=_same_share(found, expected), same_as_before=_same_share(found, before_that) if before_that else None,
             gib_of_graphs_and_cache=bench.used_gib() - before, peak_gib=bench.peak_gib(),
         )  # fmt: skip
         before_that = found
@@ -376,7 +376,7 @@ def sound(bench: Bench) -> None:
 
 
 def sharded(bench: Bench) -> None:
-    """Spread a learner over one rank in mixed precision, score and differentiate."""
+    """Spread a learner over one rank in mixed precision."""
     policy = bench.kimi()
     policy.add_lora(**LORA)
     with socket.socket() as held:
@@ -517,6 +517,9 @@ def families(bench: Bench) -> None:
             try:
                 subject = subject_of_family(name, Path(folder), str(bench.device))
                 findings = list(check_policy(subject))
+            except ModuleNotFoundError as missing:
+                bench.say("family", family=name, not_run=str(missing))
+                continue
             except Exception as error:
                 where = traceback.format_exc().splitlines()[-3].strip()
                 bench.say("family", family=name, failed=f"{type(error).__name__}: {error}"[:400], at=where[:160])

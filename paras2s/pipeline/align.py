@@ -28,6 +28,7 @@ from paras2s.rollout.demonstrations import DemonstrationFiles
 from paras2s.rollout.prompts import FOLDER, PromptFiles
 from paras2s.run import Run
 from paras2s.types import Query
+from paras2s.utils.device import give_back
 from paras2s.utils.process_pool import end_workers
 
 
@@ -151,4 +152,6 @@ def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
     job = GRPOJob(run, prompts, questions, validation_prompts, validation_questions, augment, refresher, anchored, preferences)
     # Their recognisers would sit in memory, one for every core, for as long as the loop runs.
     end_workers()
+    # What the warm-up and the stages after it held on a device is the workers' now.
+    give_back()
     train_grpo(job, resume)

@@ -6,7 +6,6 @@ beside the data or the reward model, so that it is asked once, and in the run's 
 
 from __future__ import annotations
 
-import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,12 +42,12 @@ from paras2s.reward.reward_model.teachers import Teacher, TeacherRequest
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion, RewardSource
 from paras2s.reward.sources.composite import CompositeReward
 from paras2s.reward.sources.omni import OmniSource
-from paras2s.rollout.workers import give_back
 from paras2s.run import Run, open_run
 from paras2s.statistics.intervals import Interval
 from paras2s.statistics.resampling import mean_by_cluster
 from paras2s.types import Query, Reward, Unscored
 from paras2s.utils.cache import key_of
+from paras2s.utils.device import give_back
 from paras2s.utils.io import read_json, sample_digest, write_json
 
 TEACHER, MODEL = "teacher", "reward model"
@@ -191,7 +190,6 @@ def audit_rewards(run: Run, dataset: Dataset, questions: Callable[[Sequence[Quer
             if (record := _source_record(run, dataset, source, rows, questions)) is not None:
                 keep_audit(run, source.key, record, OTHER_REWARD if source.kind in (*ALONE, "pairwise") else IS_NONE)
             # Of a model that was loaded to be asked; the workers load it again.
-            gc.collect()
             give_back()
 
 

@@ -154,7 +154,12 @@ def check_devices(config: RunConfig) -> None:
     """Check the GPUs that a run outside a cluster requests. Raises ConfigError: too small, or ranks that cannot meet."""
     workers = config.align.workers
     if config.policy.device.startswith("cuda"):
-        for name in ("rollout", "learner"):
+        if config.policy.device != "cuda":
+            raise ConfigError(
+                f"policy.device is {config.policy.device}: a worker sees its own GPUs alone, from 0 on; set it to cuda, and "
+                "choose among a machine's GPUs by CUDA_VISIBLE_DEVICES"
+            )
+        for name in ("rollout", "learner", *(["speak"] if workers.speak is not None else [])):
             if not workers.by_role[name].gpus:
                 raise ConfigError(
                     f"align.workers.{name}.gpus: policy.device is {config.policy.device}, and a worker without a share of "

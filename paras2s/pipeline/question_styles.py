@@ -30,7 +30,7 @@ class StyleGuesses:
     """The likeliest style of each question by its words and its sound, guessed when it is needed; its label is not read."""
 
     def __init__(self, dataset: Dataset) -> None:
-        self._dataset, self._tone = dataset, dataset.user_tone
+        self._dataset, self._tone, self._known = dataset, dataset.user_tone, dict[str, str]()
         self._labelled = [query for query in dataset.queries if query.role in LABELLED and query.category and query.style]
         self._styles_of: dict[str, set[str]] = {}
         for query in self._labelled:
@@ -38,7 +38,12 @@ class StyleGuesses:
                 self._styles_of.setdefault(query.category or "", set()).add(query.style or "")
 
     def of(self, query: Query) -> str:
-        """Return the guess of a question."""
+        """Return the guess of a question, made once."""
+        if query.id not in self._known:
+            self._known[query.id] = self._guess(query)
+        return self._known[query.id]
+
+    def _guess(self, query: Query) -> str:
         by_sound = self._tone.probabilities(self._dataset.clip_features(query.clip, CODEC).utterance[None])
         if not self._styles_of:
             return str(self._tone.labels[by_sound[0].argmax()])

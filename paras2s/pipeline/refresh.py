@@ -54,6 +54,7 @@ from paras2s.rollout.store import read_answers as read_rollouts
 from paras2s.run import Run
 from paras2s.train.checkpoint import step_name
 from paras2s.types import Query, Reward, Rollout, Unscored
+from paras2s.utils.device import give_back
 from paras2s.utils.io import read_json, write_json
 from paras2s.utils.process_pool import end_workers
 
@@ -201,6 +202,8 @@ class RewardRefresher:
                 if file is not None:
                     write_clip(file, clip)
                 stored.append(StoredAnswer(own, file))
+        del speaker
+        give_back()
         return stored
 
     def _rows(self, chosen: Sequence[NewestAnswer], judged: JudgedAnswers) -> list[AnswerRow]:

@@ -43,6 +43,7 @@ class PeakDevice(Section):
     train_share: Figure = Field(description="share of peak_tflops while learning, work done twice counted twice")
     read_share: Figure = Field(description="share of peak_tflops while prompts are read and answers are judged")
     decode_share: Figure = Field(description="share of peak_tflops in the products of a decoded step")
+    speak_share: Figure = Field(description="share of peak_tflops while answers are spoken")
     memory_share: Figure = Field(description="share of memory_gb_s in a decoded step")
     step_overhead_ms: Figure = Field(description="overhead of a decoded step: launches, the draw, the host")
     host_gb_s: Figure | None = Field(None, description="rate from page-locked host memory; null: not counted")

@@ -21,7 +21,7 @@ from paras2s.errors import ConfigError
 from paras2s.planning.cluster import Cluster, Engine, LearnerPlan, MeasuredDevice, PeakDevice, PolicyFacts, Rates, RewardFacts
 from paras2s.planning.judge_calls import calls_of, rated_as
 
-Phase = Literal["train", "read", "decode"]
+Phase = Literal["train", "read", "decode", "speak"]
 GIB = 2**30
 # Small operations: of one layer by itself and with its memory, of a slot drawn and scored, of a step besides; and the
 # factor of the backward pass. Counted by timing networks so narrow that nothing else takes time, in units of the first.
@@ -170,7 +170,9 @@ def seconds(work: Work, device: PeakDevice | MeasuredDevice, phase: Phase) -> fl
     elementwise work is in the share. A measured device does everything one after another.
     """
     if isinstance(device, PeakDevice):
-        shares = {"train": device.train_share, "read": device.read_share, "decode": device.decode_share}
+        shares = {
+            "train": device.train_share, "read": device.read_share, "decode": device.decode_share, "speak": device.speak_share,
+        }  # fmt: skip
         flops = device.peak_tflops.value * 1e12 * shares[phase].value
         memory = device.memory_gb_s.value * 1e9 * device.memory_share.value
         return (

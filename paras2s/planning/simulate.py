@@ -315,7 +315,7 @@ def step_phases(
     encoding = Work(products=2 * encode.parameters.value * encode.positions.value * prompts) if encode else Work()
     second = Work(products=facts.speaking.gflop_per_s.value * 1e9) if facts.speaking else Work()
     # Seconds to make one second of sound.
-    each_s, rate = cost.seconds(second, device, "read"), facts.steps_per_s.value
+    each_s, rate = cost.seconds(second, device, "speak"), facts.steps_per_s.value
     apart_s, behind_s, batches = 0.0, 0.0, list[SpeechBatch]()
     if speakers := cluster.count("speak"):
         ends_s = [end for part in decoded for end in part.ends_s]

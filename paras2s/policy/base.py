@@ -82,7 +82,7 @@ class CausalDecoder(Protocol):
 class _AdapterMatrix(nn.Linear):
     """A matrix of an adapter, held in float32 and multiplied in its input's precision: peft would copy the input instead.
 
-    On an H200 the copies, float32 products and sums took a third of an update's time on the device (docs/gpu.md).
+    On an H200 the copies, float32 products and sums took up to half of an update's time on the device (docs/gpu.md).
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -359,9 +359,11 @@ class Policy(ABC):
         # peft freezes what is not an adapter, and matches a pattern against the whole name.
         inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=alpha, target_modules=self.spec.lora_targets), self.model)
         for layer in self.adapters:
-            layer.cast_input_dtype_enabled = False
-            for matrix in (*layer.lora_A.values(), *layer.lora_B.values()):
-                matrix.__class__ = _AdapterMatrix
+            matrices = (*layer.lora_A.values(), *layer.lora_B.values())
+            if all(type(matrix) is nn.Linear for matrix in matrices):
+                layer.cast_input_dtype_enabled = False
+                for matrix in matrices:
+                    matrix.__class__ = _AdapterMatrix
         self.widen_trainable()
 
     def widen_trainable(self) -> None:

@@ -62,7 +62,9 @@ def start_ray(address: str | None, cpus: int = 0) -> None:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     if address:
         _check_reachable(address)
-        ray.init(address=address, log_to_driver=False)
+        # The cluster's own processes do not have this one's environment.
+        hidden = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
+        ray.init(address=address, log_to_driver=False, runtime_env={"env_vars": hidden})
     else:
         _start_here(max(4, cores(), cpus))
     if threading.current_thread() is threading.main_thread():

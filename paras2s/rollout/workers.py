@@ -42,7 +42,7 @@ from paras2s.train.preference import PreferenceBatch, PreferenceLearner
 from paras2s.train.sft import Example
 from paras2s.train.single_device import Devices
 from paras2s.types import Demonstration, Query, Reward, Rollout, Unscored
-from paras2s.utils.device import found_device
+from paras2s.utils.device import found_device, give_back
 from paras2s.utils.process_pool import cores
 
 
@@ -79,12 +79,6 @@ def open_devices(
         return Devices()
     device = found_device("cpu" if policy.device == "cpu" else "auto")
     return Sharded(rank, ranks, *meet_at, device, mixed_precision, gather)
-
-
-def give_back() -> None:
-    """Return freed memory to the device at the end of a role's turn: torch would keep it, and other roles share the device."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.empty_cache()
 
 
 def meeting_point() -> tuple[str, int]:
@@ -132,6 +126,7 @@ class RolloutWorker:
         policy = self.engine.policy
         with self._recorder.span("encode"):
             names, encoded = encode_into(folder, policy, self._encoder, clips, queries)
+        give_back()
         return names, encoded, self._recorder.take()
 
     def encode_targets(
@@ -141,6 +136,7 @@ class RolloutWorker:
         policy = self.engine.policy
         with self._recorder.span("encode"):
             names, encoded = encode_targets_into(folder, policy, self._encoder, clips, demonstrations)
+        give_back()
         return names, encoded, self._recorder.take()
 
     def answer_rate_hz(self) -> int:

@@ -1,6 +1,8 @@
-"""The device that models run on."""
+"""The device that models run on, and its memory."""
 
 from __future__ import annotations
+
+import gc
 
 
 def found_device(device: str = "auto") -> str:
@@ -15,4 +17,18 @@ def found_device(device: str = "auto") -> str:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda"):
         torch.backends.cuda.enable_cudnn_sdp(False)
+        # Convolutions in float32 as they say: TF32, the default, gives other codes and sound than a processor.
+        torch.backends.cudnn.allow_tf32 = False
+        if (index := torch.device(device).index) is not None:
+            # Graphs are recorded on the current device; those of work on another would be empty.
+            torch.cuda.set_device(index)
     return device
+
+
+def give_back() -> None:
+    """Return freed memory to the device at the end of a role's turn: torch would keep it, and other roles share the device."""
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        gc.collect()
+        torch.cuda.empty_cache()

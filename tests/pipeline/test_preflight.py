@@ -297,6 +297,8 @@ def test_gpus_that_are_too_small_are_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_workers_for_a_gpu_that_reserve_none_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"align.workers.rollout.gpus: policy.device is cuda, and a worker without a share"):
         check_devices(RunConfig.model_validate({"policy": {"device": "cuda"}}))
+    with pytest.raises(ConfigError, match=r"policy.device is cuda:1: a worker sees its own GPUs alone"):
+        check_devices(RunConfig.model_validate({"policy": {"device": "cuda:1"}}))
 
 
 def test_a_torch_without_nccl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -125,3 +126,11 @@ def test_an_adapter_learns_in_float32_from_products_in_its_inputs_precision() ->
         if one.requires_grad:
             assert one.dtype == one.grad.dtype == torch.float32
             assert (one.grad - other.grad).norm() < 0.01 * other.grad.norm()
+
+
+def test_an_adapter_on_a_convolution_is_left_to_peft() -> None:
+    policy = small_policy(small_model(small_config()).to(torch.bfloat16))
+    policy.model.extra = torch.nn.Conv1d(3, 5, 3, dtype=torch.bfloat16)
+    policy.spec = replace(policy.spec, lora_targets="extra")
+    policy.add_lora(2, 4)
+    assert policy.model.extra(torch.randn(1, 3, 7, dtype=torch.bfloat16)).shape == (1, 5, 5)

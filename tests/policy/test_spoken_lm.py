@@ -25,6 +25,7 @@ from paras2s.policy.spoken_lm.make import make_spoken_lm
 from paras2s.policy.spoken_lm.policy import SYSTEM, SpokenLmPolicy
 from paras2s.policy.spoken_lm.prosody import LEVELS, NEUTRAL, SIZES, Narrator, codes_of, measure_style, sayable, style_of
 from paras2s.policy.streams import layer_input
+from paras2s.policy.subject import subject_of
 from paras2s.policy.types import SampleRequest, Sampling, Turn
 from paras2s.types import Block
 
@@ -256,6 +257,13 @@ def test_a_policy_is_made_of_a_gguf_file_as_of_a_folder(tmp_path: Path) -> None:
 def test_a_checkpoint_is_read_in_its_own_precision(tmp_path: Path, dtype: torch.dtype) -> None:
     loaded = SpokenLmPolicy.load(tiny.write_spoken_lm(tmp_path, dtype))
     assert {parameter.dtype for parameter in loaded.model.parameters()} == {dtype}
+    assert loaded.model.feature_mean.dtype == torch.float32
+    frequencies = [held for name, held in loaded.model.named_buffers() if name.endswith("inv_freq")]
+    assert {held.dtype for held in frequencies} == {torch.float32}
+    subject = subject_of(loaded, tiny.tiny_spoken_lm_turns())
+    answers = subject.sampled(subject.warm)
+    (scored,) = subject.scored(subject.prompts[:1], [answers[0].blocks], subject.warm)[:1]
+    assert torch.isfinite(scored).all()
     assert SpokenLmPolicy.load(tmp_path, dtype=torch.float64).model.state_scale.dtype == torch.float64
 
 

@@ -57,5 +57,8 @@ def subject_of_family(name: str, folder: Path, device: str = "cpu") -> Subject:
         return kimi_subject(folder, device)
     make, turns = RELEASED[name]
     policy = make()
-    policy.model.to(device)
+    # Codecs and encoders lie beside the model.
+    for part in vars(policy).values():
+        if isinstance(part, torch.nn.Module):
+            part.to(device)
     return subject_of(policy, turns())

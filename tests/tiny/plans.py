@@ -29,6 +29,7 @@ def device(**changes: float) -> PeakDevice:
     """1 TFLOP/s and 1 GB/s, all of it reached; nothing besides."""
     values = {
         "memory_gib": 80.0, "peak_tflops": 1.0, "memory_gb_s": 1.0, "train_share": 1.0, "read_share": 1.0, "decode_share": 1.0,
+        "speak_share": 1.0,
         "memory_share": 1.0, "step_overhead_ms": 0.0,
     }  # fmt: skip
     return PeakDevice(kind="peak", **{name: figure(value) for name, value in (values | changes).items()})

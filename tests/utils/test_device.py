@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from paras2s.utils.device import found_device
+from paras2s.utils.device import found_device, give_back
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
 def test_auto_is_a_gpu_where_there_is_one(has_gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = list[bool]()
+    calls = list[Any]()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", plans.append)
-    assert found_device() == ("cuda" if has_gpu else "cpu")
-    assert found_device("cpu") == "cpu"
-    assert plans == [False] * has_gpu
+    monkeypatch.setattr(torch.cuda, "set_device", calls.append)
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", calls.append)
+    with torch.backends.cudnn.flags(allow_tf32=True):
+        assert found_device("cpu") == "cpu"
+        assert torch.backends.cudnn.allow_tf32
+        assert found_device() == ("cuda" if has_gpu else "cpu")
+        assert torch.backends.cudnn.allow_tf32 is not has_gpu
+    assert calls == [False] * has_gpu
     assert found_device("cuda:1") == "cuda:1"
-    assert plans == [False] * (1 + has_gpu)
+    assert calls == [False] * (1 + has_gpu) + [1]
+
+
+def test_without_a_gpu_there_is_nothing_to_give_back() -> None:
+    give_back()

@@ -176,18 +176,24 @@ def describe_curve(run: Run, points: Sequence[CurvePoint]) -> None:
         rows.append((point.step, number_text(point.kl, 3), number_text(point.paid, 3), *scores, *kinds, point.answers))
     head = ("after step", "KL", "paid", *LINES, "kind, text", "kind, sound", "garbled", "answers")
     Table(head, rows).show(run.console)
-    if over_optimised(points):
+    paid = paid_line(run)
+    if paid is not None and over_optimised(points, paid):
         run.say("  WARNING: the paid score rose and the independent judge's fell: the policy has learned the reward")
 
 
-def over_optimised(points: Sequence[CurvePoint]) -> bool:
+def paid_line(run: Run) -> str | None:
+    """Return which of `LINES` the run paid for: the reward model's, or the rubric's; None: neither."""
+    if run.reward_setup().needs(RewardModel.name):
+        return LINES[0]
+    return LINES[1] if any(source.kind == "rubric" for source in run.config.reward.sources) else None
+
+
+def over_optimised(points: Sequence[CurvePoint], paid: str) -> bool:
     """Return whether, from first to last step, the paid score rose and the independent judge's fell, beyond chance.
 
-    The reward model's score is the paid one; without a reward model it is the rubric's. Both errors are taken as
-    independent, though the queries are the same: it warns too late rather than too early.
+    Both errors are taken as independent, though the queries are the same: it warns too late rather than too early.
     """
     first, last = points[0].scores, points[-1].scores
-    paid = LINES[0] if first[LINES[0]].mean is not None else LINES[1]
     return _is_above(last[paid], first[paid]) and _is_above(first[LINES[2]], last[LINES[2]])
 
 

@@ -287,7 +287,13 @@ class SpokenLmPolicy(Policy):
     def load(cls, folder: Path, device: str = "cpu", dtype: torch.dtype | None = None) -> SpokenLmPolicy:
         """Read what `save` wrote. Raises PolicyError: the parts do not fit."""
         policy = cls._empty(folder)
-        policy.model.to(stored_dtype(shard_files(folder)) if dtype is None else dtype)
+        dtype = stored_dtype(shard_files(folder)) if dtype is None else dtype
+        if dtype in (torch.bfloat16, torch.float16):
+            # Rotary frequencies and the features' means stay in float32, which a cast of the whole model would round.
+            for held in (*policy.model.parameters(), policy.model.state_scale):
+                held.data = held.data.to(dtype)
+        else:
+            policy.model.to(dtype)
         policy.reload(folder)
         policy.model.freeze_below()
         policy.model.to(device)

@@ -10,6 +10,7 @@ from typing import Any
 
 from paras2s.configs.schema.judges import ContrastConfig
 from paras2s.errors import ConfigError
+from paras2s.utils.device import found_device
 from paras2s.utils.io import sample_digest
 from paras2s.utils.language_model import read_language_model
 
@@ -29,7 +30,7 @@ class LocalLikelihoods:
             self._tokenizer.chat_template = config.chat_template.read_text(encoding="utf-8")
         if self._tokenizer.chat_template is None:
             raise ConfigError(f"model: {config.model} has no chat template; give one as chat_template")
-        self._model, self._batch_size = loaded.to(config.device).eval(), config.batch_size
+        self._model, self._batch_size = loaded.to(found_device(config.device)).eval(), config.batch_size
         self.fingerprint = fingerprint_of(config.model)
 
     def prompt(self, messages: Sequence[dict[str, str]]) -> str:

@@ -194,9 +194,6 @@ def point(step: int, model: float | None, teacher: float, independent: float | N
         ((3.0, 3.0, 3.0), (4.0, 3.5, 2.5), True),
         ((3.0, 3.0, 3.0), (4.0, 2.0, 3.5), False),
         ((3.0, 3.0, 3.0), (2.0, 2.0, 2.0), False),
-        # Without a reward model the rubric pays.
-        ((None, 3.0, 3.0), (None, 3.5, 2.5), True),
-        ((None, 3.0, 3.0), (None, 2.5, 2.5), False),
         # Errors of 0.1 each: 1.96 x 0.141 = 0.277.
         ((3.0, 3.0, 3.0), (3.27, 3.0, 2.0), False),
         ((3.0, 3.0, 3.0), (3.29, 3.0, 2.71), True),
@@ -204,7 +201,13 @@ def point(step: int, model: float | None, teacher: float, independent: float | N
     ],
 )
 def test_a_reward_that_rises_where_the_judge_falls_is_flagged(first: tuple, last: tuple, flagged: bool) -> None:
-    assert over_optimised([point(0, *first), point(10, *last)]) is flagged
+    assert over_optimised([point(0, *first), point(10, *last)], LINES[0]) is flagged
+
+
+def test_a_rubric_that_pays_is_the_line_that_is_looked_at() -> None:
+    points = [point(0, None, 3.0, 3.0), point(10, None, 3.5, 2.5)]
+    assert over_optimised(points, LINES[1])
+    assert not over_optimised(points, LINES[0])
 
 
 def test_panels_stand_side_by_side_under_their_titles() -> None:
