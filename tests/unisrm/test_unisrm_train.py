@@ -60,6 +60,20 @@ def trainer_of(folder, items, prompts, kind="all", config=GRPO):
     return make_grpo_trainer(saved(folder, prompts, trains=kind), folder, items, config, folder / "grpo")
 
 
+@pytest.mark.parametrize("kind", ["all", "language_model", "adapters"])
+def test_trained_weights_are_float32_whatever_they_were_read_in(data, kind):
+    folder, items, prompts = data
+    model = tiny_unisrm(prompts=prompts, trains=kind)
+    model.thinker.to(torch.bfloat16)
+    model.prepare_training()
+    learned = {name: parameter for name, parameter in model.thinker.named_parameters() if parameter.requires_grad}
+    assert {parameter.dtype for parameter in learned.values()} == {torch.float32}
+    batch = SftCollator(model, folder, items)([{"number": 0, "kind": 0}])
+    loss = model.thinker(**{name: value for name, value in batch.items() if name != "labels"}).logits.float().mean()
+    loss.backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in learned.values() if parameter.grad is not None)
+
+
 # Items and inputs.
 
 

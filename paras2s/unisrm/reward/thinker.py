@@ -94,7 +94,10 @@ class UniSRM:
         return next(self.thinker.parameters()).device
 
     def prepare_training(self) -> None:
-        """Add adapters, or choose the trained weights; the vision tower is never trained."""
+        """Add adapters, or choose the trained weights, float32 from now on; the vision tower is never trained.
+
+        In bfloat16, as weights are released, an update of 1e-6 would be rounded away.
+        """
         if self.config.trains == "adapters":
             from peft import LoraConfig, get_peft_model
 
@@ -105,6 +108,8 @@ class UniSRM:
         for name, parameter in self.thinker.named_parameters():
             frozen = "audio_tower" in name and self.config.trains == "language_model"
             parameter.requires_grad_("visual" not in name and not frozen)
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
 
     # Input.
 
