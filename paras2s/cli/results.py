@@ -11,7 +11,7 @@ from paras2s.cli.options import Json, parse_seeds, print_json
 
 
 def results(
-    preset: Annotated[str, typer.Option(help="Preset: full, demo or quick.")] = "full",
+    preset: Annotated[str, typer.Option(help="Preset: full, demo, quick or spoken_lm.")] = "full",
     seeds: Annotated[str, typer.Option(help="Seeds, separated by blanks.")] = "0 1 2 3 4",
     folder: Annotated[Path, typer.Option(help="Folder of the runs, one folder a seed.")] = Path("runs/results"),
     docs: Annotated[
