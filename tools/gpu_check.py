@@ -601,7 +601,7 @@ def _omni_passes(
             network.zero_grad()
 
 
-PARTS = (versions, attention, sampling, parity, sound, learning, sharded, omni, qwen3_omni, embedded, families)
+PARTS = (versions, attention, sampling, parity, learning, sound, sharded, omni, qwen3_omni, embedded, families)
 
 
 def main() -> int:
