@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 
 def found_device(device: str = "auto") -> str:
@@ -14,7 +15,9 @@ def found_device(device: str = "auto") -> str:
     import torch
 
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        # Of several processes on a machine, which `accelerate launch` and `torchrun` start, each has its own.
+        rank = os.environ.get("LOCAL_RANK")
+        device = ("cuda" if rank is None else f"cuda:{rank}") if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda"):
         torch.backends.cuda.enable_cudnn_sdp(False)
         # Convolutions in float32 as they say: TF32, the default, gives other codes and sound than a processor.

@@ -432,3 +432,12 @@ def test_wrong_sizes_and_an_unsaved_model_are_refused(data):
         train_sft(tiny_unisrm(prompts=prompts), folder, items, SftConfig(batch_size=3, micro_batch_size=2), folder / "sft")
     with pytest.raises(JudgeError, match="save the model"):
         make_grpo_trainer(tiny_unisrm(prompts=prompts), folder, items, GRPO, folder / "grpo")
+
+
+def test_several_gpus_of_one_process_are_refused(data, monkeypatch):
+    folder, items, prompts = data
+    model = saved(folder, prompts)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match="2 GPUs are visible to one process"):
+        make_grpo_trainer(model, folder, items, GRPO, folder / "grpo")

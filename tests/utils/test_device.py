@@ -26,5 +26,15 @@ def test_auto_is_a_gpu_where_there_is_one(has_gpu: bool, monkeypatch: pytest.Mon
     assert calls == [False] * (1 + has_gpu) + [1]
 
 
+def test_each_of_several_processes_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = list[int]()
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    with torch.backends.cudnn.flags(allow_tf32=True):
+        assert found_device() == "cuda:2"
+    assert current == [2]
+
+
 def test_without_a_gpu_there_is_nothing_to_give_back() -> None:
     give_back()

@@ -7,6 +7,7 @@ Left to TRL's defaults, where the paper gives nothing: AdamW, a learning rate th
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
@@ -233,6 +234,11 @@ def train_grpo(
 
 def _shared(folder: Path, config: SftConfig | UniSRMGrpoConfig, seed: int) -> dict[str, Any]:
     cuda = torch.cuda.is_available()
+    if torch.cuda.device_count() > 1 and "LOCAL_RANK" not in os.environ:
+        raise ConfigError(
+            f"{torch.cuda.device_count()} GPUs are visible to one process; start one process on each by `accelerate launch -m "
+            "paras2s ...`, or set CUDA_VISIBLE_DEVICES to one of them"
+        )
     return {
         "output_dir": str(folder),
         "learning_rate": config.lr,
