@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 import numpy as np
@@ -153,5 +154,6 @@ def run_align(run: Run, dataset: Dataset, resume: bool) -> None:
     # Their recognisers would sit in memory, one for every core, for as long as the loop runs.
     end_workers()
     # What the warm-up and the stages after it held on a device is the workers' now.
+    gc.collect()
     give_back()
     train_grpo(job, resume)

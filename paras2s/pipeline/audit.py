@@ -6,6 +6,7 @@ beside the data or the reward model, so that it is asked once, and in the run's 
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -190,6 +191,7 @@ def audit_rewards(run: Run, dataset: Dataset, questions: Callable[[Sequence[Quer
             if (record := _source_record(run, dataset, source, rows, questions)) is not None:
                 keep_audit(run, source.key, record, OTHER_REWARD if source.kind in (*ALONE, "pairwise") else IS_NONE)
             # Of a model that was loaded to be asked; the workers load it again.
+            gc.collect()
             give_back()
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import os
 
 
 def found_device(device: str = "auto") -> str:
     """Return the device that a config means; by "auto" a GPU where there is one, else the processor.
 
-    On a GPU cuDNN's attention is off from then on: it makes a plan for every new length, and an answer has a new length at
-    every step. On an H200 Qwen2.5-Omni took 87 ms a step where lengths were new, and 23 ms where they were not (docs/gpu.md).
+    On a GPU cuDNN's attention is off from then on: it seems to make a plan for every new length, and an answer has a new
+    length at every step. On an H200 Qwen2.5-Omni took 87 ms a step where lengths were new, else 23 (docs/gpu.md).
     """
     import torch
 
@@ -33,5 +32,4 @@ def give_back() -> None:
     import torch
 
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        gc.collect()
         torch.cuda.empty_cache()

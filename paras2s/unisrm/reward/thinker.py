@@ -108,7 +108,7 @@ class UniSRM:
         for name, parameter in self.thinker.named_parameters():
             frozen = "audio_tower" in name and self.config.trains == "language_model"
             parameter.requires_grad_("visual" not in name and not frozen)
-            if parameter.requires_grad:
+            if parameter.requires_grad and parameter.dtype in (torch.bfloat16, torch.float16):
                 parameter.data = parameter.data.float()
 
     # Input.
