@@ -7,6 +7,7 @@ Not covered: the loss of the head, networks that are slow or split, storage that
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import threading
@@ -31,6 +32,7 @@ from paras2s.train.advantages import Values
 
 # Ray takes 127.0.0.1 for the machine's outer address.
 LOOPBACK = "127.0.0.2"
+HIDES_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
 CORES = {"learner": 4, "rollout": 2, "reward": 1}
 PATIENCE_S = 60.0
 # A machine is found dead within a second, and not within a quarter of a minute.
@@ -77,6 +79,8 @@ def machines() -> Iterator[Machines]:
     folder = tempfile.mkdtemp(prefix="paras2s-")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_TMPDIR", folder)
+        # As on a cluster that others started.
+        patch.delenv(HIDES_GPUS, raising=False)
         made = Machines()
         yield made
         ray.shutdown()
@@ -102,6 +106,11 @@ def expected(machines: Machines, tmp_path_factory: pytest.TempPathFactory) -> GR
     job = spread_job(tmp_path_factory.mktemp("undisturbed"), machines)
     train_grpo(job, resume=False)
     return job
+
+
+def test_a_worker_without_a_gpu_sees_none_on_a_cluster_that_runs_already(expected: GRPOJob) -> None:
+    variable = ray.remote(num_cpus=0)(lambda: os.environ.get(HIDES_GPUS))
+    assert ray.get(variable.remote(), timeout=PATIENCE_S) == "1"
 
 
 def node_of(actor: Any) -> str:

@@ -299,6 +299,9 @@ def test_workers_for_a_gpu_that_reserve_none_are_refused() -> None:
         check_devices(RunConfig.model_validate({"policy": {"device": "cuda"}}))
     with pytest.raises(ConfigError, match=r"policy.device is cuda:1: a worker sees its own GPUs alone"):
         check_devices(RunConfig.model_validate({"policy": {"device": "cuda:1"}}))
+    roles = {"rollout": {"gpus": 0.4}, "learner": {"gpus": 0.4}, "speak": {"count": 1}}
+    with pytest.raises(ConfigError, match=r"align.workers.speak.gpus: policy.device is cuda"):
+        check_devices(RunConfig.model_validate({"policy": {"device": "cuda"}, "align": {"workers": roles}}))
 
 
 def test_a_torch_without_nccl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

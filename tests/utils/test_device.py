@@ -36,5 +36,11 @@ def test_each_of_several_processes_has_a_gpu_of_its_own(monkeypatch: pytest.Monk
     assert current == [2]
 
 
-def test_without_a_gpu_there_is_nothing_to_give_back() -> None:
+@pytest.mark.parametrize("opened", [True, False])
+def test_memory_is_given_back_where_a_gpu_was_opened(opened: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else `empty_cache` would open one."""
+    calls = list[bool]()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: opened)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(True))
     give_back()
+    assert calls == [True] * opened

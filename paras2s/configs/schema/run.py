@@ -98,7 +98,7 @@ class PolicyConfig(Section):
         description="Kimi-Audio: put the question's transcript in the text stream beside its codes, as in ParaS2S, section 4",
     )
     style_words: dict[str, str] = Field({}, description="styles in words, to tell a teacher, beyond the shipped ones")
-    device: str = Field("auto", description="cpu, cuda, cuda:1; auto: a GPU if available")
+    device: str = Field("auto", description="cpu or cuda, cuda:1 where no workers are started; auto: a GPU if available")
     dtype: Literal["float32", "bfloat16"] | None = Field(None, description="precision of the weights; None: as stored")
     hidden_size: int = Field(224, ge=2)
     intermediate_size: int = Field(576, ge=1)

@@ -24,6 +24,7 @@ from paras2s.bench.paras2s.curve import (
     curves_svg,
     judge_curve,
     over_optimised,
+    paid_line,
     point_of,
 )  # fmt: skip
 from paras2s.bench.paras2s.judges import Answer, JudgedAnswer
@@ -37,6 +38,7 @@ from paras2s.run import Run
 from paras2s.statistics.means import Estimate
 from paras2s.types import Query, Reward, Rollout, Unscored, Verdict
 from paras2s.utils.io import append_jsonl, read_jsonl, write_bytes, write_jsonl
+from paras2s.utils.progress import open_console
 
 
 def query(name: str, category: str, contrast: str) -> Query:
@@ -194,6 +196,7 @@ def point(step: int, model: float | None, teacher: float, independent: float | N
         ((3.0, 3.0, 3.0), (4.0, 3.5, 2.5), True),
         ((3.0, 3.0, 3.0), (4.0, 2.0, 3.5), False),
         ((3.0, 3.0, 3.0), (2.0, 2.0, 2.0), False),
+        ((None, 3.0, 3.0), (4.0, 3.0, 2.0), False),
         # Errors of 0.1 each: 1.96 x 0.141 = 0.277.
         ((3.0, 3.0, 3.0), (3.27, 3.0, 2.0), False),
         ((3.0, 3.0, 3.0), (3.29, 3.0, 2.71), True),
@@ -208,6 +211,12 @@ def test_a_rubric_that_pays_is_the_line_that_is_looked_at() -> None:
     points = [point(0, None, 3.0, 3.0), point(10, None, 3.5, 2.5)]
     assert over_optimised(points, LINES[1])
     assert not over_optimised(points, LINES[0])
+
+
+@pytest.mark.parametrize(("kind", "paid"), [("reward_model", LINES[0]), ("rubric", LINES[1]), ("length", None)])
+def test_the_line_that_paid_follows_from_the_sources_of_reward(tmp_path: Path, kind: str, paid: str | None) -> None:
+    config = RunConfig.model_validate({"run_dir": str(tmp_path / "run"), "reward": {"sources": [{"kind": kind}]}})
+    assert paid_line(Run(config, open_console(), quiet=True)) == paid
 
 
 def test_panels_stand_side_by_side_under_their_titles() -> None:
