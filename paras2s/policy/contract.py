@@ -153,6 +153,28 @@ def tokens_are_causal(subject: Subject) -> Finding:
                    f"{changed} tokens changed: {backward:.2e} nats backward, {forward:.2e} forward")  # fmt: skip
 
 
+def rest_is_not_needed(subject: Subject) -> Finding:
+    """4c: without its second half an answer has the same log-probs in its first: an update reads no more than it pays."""
+    answers = _answers(subject.sampled(subject.warm))
+    whole, apart, read = subject.scored(subject.prompts, answers, subject.warm), 0.0, 0
+    for last in range(len(answers[0])):
+        cut = [
+            (
+                *blocks[:last],
+                _steps_of(blocks[last], -(-blocks[last].tokens.shape[1] // 2)),
+                *map(_first_step, blocks[last + 1 :]),
+            )
+            for blocks in answers
+        ]
+        for number, logp in enumerate(subject.scored(subject.prompts, cut, subject.warm)[: last + 1]):
+            row = 0
+            for blocks in cut:
+                rows, steps = slice(row, row := row + len(blocks[number].tokens)), slice(0, blocks[number].tokens.shape[1])
+                apart, read = max(apart, _apart(logp[rows, steps], whole[number][rows, steps])), read + steps.stop
+    detail = f"{apart:.2e} nats apart in {read} steps"
+    return Finding("4 what is behind is not needed", apart <= subject.tolerance, detail)
+
+
 def adapters_learn(subject: Subject) -> Finding:
     """5: a gradient on every LoRA matrix, of every branch (detached logits have none)."""
     generations = subject.sampled(subject.warm)
@@ -441,8 +463,12 @@ def merged_is_the_same(subject: Subject) -> Finding:
 
 def _first_step(block: Block) -> Block:
     """Return the block's first step: as short as an answer can be."""
-    labels = None if block.labels is None else block.labels[:, :1]
-    return Block(block.slots, block.tokens[:, :1], block.sampled[:, :1], block.behaviour_logp[:, :1], labels)
+    return _steps_of(block, 1)
+
+
+def _steps_of(block: Block, count: int) -> Block:
+    labels = None if block.labels is None else block.labels[:, :count]
+    return Block(block.slots, block.tokens[:, :count], block.sampled[:, :count], block.behaviour_logp[:, :count], labels)
 
 
 CHECKS: tuple[Callable[[Subject], Finding], ...] = (
@@ -451,6 +477,7 @@ CHECKS: tuple[Callable[[Subject], Finding], ...] = (
     group_shares_a_prefill,
     masks_hold,
     tokens_are_causal,
+    rest_is_not_needed,
     adapters_learn,
     reference_stays,
     first_tokens_sum_to_one,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeVar
@@ -251,3 +251,20 @@ def result_of(events: Generator[SamplingEvent, None, Result]) -> Result:
         except StopIteration as done:
             result: Result = done.value
             return result
+
+
+def until_last_of(answers: Sequence[Block], streams: Collection[int]) -> tuple[Block, ...]:
+    """Return the blocks of answers up to the last token of these streams; what comes after it changes none of them.
+
+    Blocks behind it keep their first step, so that a pass still reads every layer (see `Policy`).
+    """
+    own = [np.any(block.sampled & np.isin(block.streams, list(streams)), axis=(0, 2)) for block in answers]
+    last = max((number for number, steps in enumerate(own) if steps.any()), default=0)
+    return (*answers[:last], *(_cut(block, steps) for block, steps in zip(answers[last:], own[last:], strict=True)))
+
+
+def _cut(block: Block, own: np.ndarray) -> Block:
+    """Return the block up to the last step of `own` [T], and one step at least."""
+    steps = slice(0, 1 + int(np.flatnonzero(own).max(initial=0)))
+    labels = None if block.labels is None else block.labels[:, steps]
+    return Block(block.slots, block.tokens[:, steps], block.sampled[:, steps], block.behaviour_logp[:, steps], labels)

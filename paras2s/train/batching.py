@@ -40,6 +40,10 @@ class TokenBatch:
     step_id: Tensor
     stream_id: Tensor
 
+    def only(self, streams: Sequence[int]) -> TokenBatch:
+        """Return the record of these streams' tokens alone."""
+        return replace(self, mask=self.mask * torch.isin(self.stream_id, torch.tensor(streams, device=self.mask.device)))
+
     def normalizer(self, objective: ObjectiveConfig) -> LossNormalizer:
         """Return the micro-batch's part of the full batch's denominators."""
         return loss_normalizer(self.mask, self.step_id, self.stream_id, objective)

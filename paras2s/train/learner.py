@@ -16,13 +16,20 @@ import torch
 from paras2s.configs.schema.align import AlignConfig, AnchorConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.base import Policy, flat
-from paras2s.policy.types import Prompt, Sampling
+from paras2s.policy.types import Prompt, Sampling, until_last_of
 from paras2s.policy.weights import to_arrays
 from paras2s.train.advantages import Values, advantages_of
 from paras2s.train.algorithm import rule_of
 from paras2s.train.anchor import add_anchor, anchor_metrics, next_rl_share
 from paras2s.train.averaged_teacher import AveragedTeacher
-from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
+from paras2s.train.batching import (
+    MicroBatch,
+    TokenBatch,
+    micro_batches,
+    parity,
+    token_batch,
+    top_groups_by_reward_std,
+)
 from paras2s.train.checkpoint import Position, check_base, read_position, training_bytes, write_position
 from paras2s.train.losses import OBJECTIVES, SUMS, LossNormalizer, ObjectiveResult, truncated_importance
 from paras2s.train.passes import add_gradients, passes_at_once, side_by_side
@@ -140,15 +147,27 @@ class Learner:
                 # Groups stay together: their prompt is read once, and pairs are pairs.
                 size = max(-(-sum(counts) // at_once), *counts)
             styled = list(map(self.policy.with_style, prompts, styles))
-            batches = micro_batches(prompts, rollouts, advantages.groups, own, size, styled)
+            # Behind a text of 2 s, the other 28 s of an answer would be most of the update, and move nothing.
+            read = [replace(rollout, blocks=until_last_of(rollout.blocks, self._streams_read)) for rollout in rollouts]
+            batches = micro_batches(prompts, read, advantages.groups, own, size, styled)
             # One answer, for passes that are made only so that other ranks need not wait for this one.
-            padding = micro_batches(prompts, rollouts, advantages.groups, chosen[:1], 1, styled)[:1]
+            padding = micro_batches(prompts, read, advantages.groups, chosen[:1], 1, styled)[:1]
             padding *= self.devices.passes(len(batches)) - len(batches)
             on_policy = all(rollouts[number].policy_version == self.next_step for number in chosen)
             metrics |= self._update(batches, padding, (anchor, anchored), on_policy, at_once, rl_share)
         self.next_step += 1
         self.rl_share = rl_share
         return metrics
+
+    @property
+    def _streams_read(self) -> list[int]:
+        """The streams that the next update reads: those that have a weight.
+
+        Where an evaluation is due it reads both, so that the log has both KLs, and sampler and learner are compared in both.
+        """
+        if self.config.evaluates_after(self.next_step):
+            return [TEXT, AUDIO]
+        return [stream for stream, weight in zip((TEXT, AUDIO), self.config.objective.weights, strict=True) if weight]
 
     def _anchor_of(self, rewards: Sequence[Sequence[Reward | Unscored]]) -> tuple[AnchorConfig | None, float | None]:
         """Return the anchor with its weight in this update, and the share of the policy gradient; None: it has no share."""
@@ -172,7 +191,7 @@ class Learner:
         `padding` goes through as well, and adds nothing. `at_once` passes run at a time. `rl_share` weighs the policy's loss.
         """
         model, dtype = self.policy.model, self.compute_dtype
-        tokens = [token_batch(batch.answers, dtype, self.policy.device) for batch in batches]
+        tokens = [token_batch(batch.answers, dtype, self.policy.device).only(self._streams_read) for batch in batches]
         normalizer = self._normalizer(tokens)
         tally = _Tally()
         self.optimiser.zero_grad()

@@ -56,14 +56,14 @@ class ObjectiveResult:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Mean k3 a unit and a token of each stream, in nats, and the share of units outside the clip range."""
+        """Mean k3 in nats, by unit of the streams that have a weight and by token of each stream that was read; clipped units.
+
+        A stream of which no token was read has no entry.
+        """
         sums = dict(zip(SUMS, self.sums, strict=True))
-        return {
-            "kl": sums["kl"] / max(sums["units"], 1.0),
-            "kl_text": sums["kl_text"] / max(sums["text"], 1.0),
-            "kl_audio": sums["kl_audio"] / max(sums["audio"], 1.0),
-            "clipped_share": sums["clipped"] / max(sums["units"], 1.0),
-        }
+        by_stream = {f"kl_{name}": sums[f"kl_{name}"] / sums[name] for name in ("text", "audio") if sums[name]}
+        units = max(sums["units"], 1.0)
+        return {"kl": sums["kl"] / units, **by_stream, "clipped_share": sums["clipped"] / units}
 
     @property
     def behind_teacher(self) -> float:
@@ -162,6 +162,8 @@ def grpo_loss(
     kl_sum, clipped, units_seen, behind = 0.0, 0.0, 0.0, 0.0
     streams = _stream_masks(batch.mask, batch.stream_id, objective)
     for (mask, weight), total_units in zip(streams, normalizer.units, strict=True):
+        if not weight:
+            continue
         units = _units(batch, mask, objective.ratio_level, objective.kl_form, teacher_logp)
         ratio = units.log_ratio.exp()
         spread = advantages[:, None].expand_as(ratio)
@@ -232,7 +234,11 @@ def pair_loss(
     margins = (advantages * summed).view(-1, 2).sum(1)
     loss = algorithm.pair_term(margins, objective).sum() / (normalizer.sequences / 2)
     text, audio = _stream_kl(batch, TEXT), _stream_kl(batch, AUDIO)
-    return ObjectiveResult(loss, (text[0] + audio[0], 0.0, text[1] + audio[1], *text, *audio, 0.0))
+    kl, tokens = (
+        sum(part for part, weight in zip(parts, objective.weights, strict=True) if weight)
+        for parts in zip(text, audio, strict=True)
+    )
+    return ObjectiveResult(loss, (kl, 0.0, tokens, *text, *audio, 0.0))
 
 
 Objective = Callable[

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from paras2s.configs.schema.align import ObjectiveConfig, PreferencesConfig
+from paras2s.configs.schema.align import PreferencesConfig
 from paras2s.errors import PolicyError
 from paras2s.policy.types import Sampling
 from paras2s.train.anchor import add_anchor, anchor_metrics
@@ -65,11 +65,6 @@ def kto_losses(log_ratios: Tensor, good: Tensor, z: float, config: PreferencesCo
     gain = torch.sigmoid(config.beta * torch.where(good, log_ratios - z, z - log_ratios))
     weights = gain.new_tensor([config.undesirable_weight, config.desirable_weight])
     return weights[good.long()] * (1 - gain)
-
-
-def stream_weights(objective: ObjectiveConfig) -> tuple[float, float]:
-    """Return the weights of text and audio in an answer's log-ratio."""
-    return (1.0, 1.0) if objective.average == "joint" else (objective.text_weight, objective.audio_weight)
 
 
 class PreferenceLearner(Learner):
@@ -123,7 +118,7 @@ class PreferenceLearner(Learner):
 
     @property
     def _weights(self) -> Tensor:
-        return torch.tensor(stream_weights(self.config.objective), dtype=self.compute_dtype, device=self.policy.device)
+        return torch.tensor(self.config.objective.weights, dtype=self.compute_dtype, device=self.policy.device)
 
     def _reference_point(
         self, others: Sequence[MicroBatch], references: Sequence[Tensor], own: int, count: int, at_once: int
@@ -161,7 +156,7 @@ class PreferenceLearner(Learner):
         for side, (name, answers) in enumerate(zip(("chosen", "rejected"), sums[2:4], strict=True)):
             ratios = sums[4 + 2 * side : 6 + 2 * side] / max(answers, 1.0)
             metrics |= {f"log_ratio_{name}_{stream}": float(ratio) for stream, ratio in zip(STREAMS, ratios, strict=True)}
-            rewards[name] = self._preferences.beta * float(np.dot(stream_weights(self.config.objective), ratios))
+            rewards[name] = self._preferences.beta * float(np.dot(self.config.objective.weights, ratios))
             metrics[f"{name}_reward"] = rewards[name] if answers else None
         if all(sums[2:4]):
             metrics["reward_margin"] = rewards["chosen"] - rewards["rejected"]

@@ -55,7 +55,7 @@ def test_every_policy_keeps_the_contract(name: str, tmp_path: Path) -> None:
     assert {one.name: one.detail for one in found if one.ok is False} == {}
     skipped = {number(one) for one in found if one.ok is None}
     assert skipped <= NOT_APPLICABLE.get(name, set())
-    assert len(found) == (16 if saves is None else 17)
+    assert len(found) == (17 if saves is None else 18)
     # And it is left as it came.
     after = subject.policy.model.state_dict()
     assert list(after) == list(before)
@@ -115,6 +115,8 @@ class Broken(EmbeddedPolicy):
             return (logp + 1e-3 * mask * torch.from_numpy(rows).double().sum((1, 2), keepdim=True),)
         if self.fault == "forced":
             return (logp - 0.1 * (logp == 0),)
+        if self.fault == "length":
+            return (logp + 1e-3 * logp.shape[1] * (logp != 0),)
         return (logp,)
 
     @property
@@ -142,6 +144,7 @@ class Broken(EmbeddedPolicy):
         ("rows", {"3"}),
         ("forced", {"4"}),
         ("leak", {"4"}),
+        ("length", {"4"}),
         ("detached", {"5"}),
         ("reference", {"6"}),
         ("noise", {"8"}),
@@ -199,7 +202,7 @@ def test_the_command_checks_a_checkpoint_and_a_function(tmp_path: Path) -> None:
     done = invoke("check-policy", "kimi", "--weights", write_kimi(tmp_path / "kimi"), "--device", "cpu", "--json")
     report = json.loads(done.stdout)
     assert report["failed"] == 0
-    assert len(report["checks"]) == 16
+    assert len(report["checks"]) == 17
     shown = invoke("check-policy", "test_contract:make_full")
     assert "1 sampled log-probs are the scored ones" in shown.output
 
@@ -231,6 +234,6 @@ def test_a_finding_is_kept_where_a_policy_raises() -> None:
     full = embedded_subject()
     subject = Subject(full.policy, (), full.tolerance)
     found = list(check_policy(subject))
-    assert len(found) == 16
+    assert len(found) == 17
     assert all(isinstance(one, Finding) for one in found)
     assert any(one.ok is False for one in found)

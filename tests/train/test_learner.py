@@ -388,6 +388,40 @@ def test_a_batch_in_micro_batches_is_the_full_batch(size: int, loss: str, averag
         np.testing.assert_allclose(left, right, atol=1e-9)
 
 
+@pytest.mark.parametrize("unpaid", ["audio", "text"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"ratio_level": "sequence", "scale_rewards": "group"}, {"loss_type": "dr_grpo", "tis_cap": 2.0}, {"loss_type": "dpo"}],
+    ids=["grpo", "sequence", "dr_grpo", "dpo"],
+)
+def test_a_stream_without_a_weight_is_not_read_and_moves_as_little(unpaid: str, settings: dict[str, Any]) -> None:
+    """Where an evaluation is due all is read; the weights are those of an update that reads all."""
+    settings = {"average": "per_stream", "audio_weight": 0.3, f"{unpaid}_weight": 0.0, **settings}
+    whole, part = make_learner(evaluate_every=1, **settings), make_learner(evaluate_every=10, **settings)
+    read: set[int] = set()
+    logprobs = part.policy.logprobs
+
+    def noted(prompts: Sequence[Prompt], answers: Sequence[Sequence[Block]], sampling: Any) -> Any:
+        read.update(block.tokens.shape[1] for blocks in answers for block in blocks)
+        return logprobs(prompts, answers, sampling)
+
+    part.policy.logprobs = noted  # type: ignore[method-assign]
+    prompts, paid = make_prompts(3), TEXT if unpaid == "audio" else AUDIO
+    for step in range(3):
+        rollouts = small_rollouts(whole.policy, prompts, GROUP, STEPS, step)
+        rewards, blocks = rewards_of(rollouts), [rollout.blocks[0] for rollout in rollouts]
+        read.clear()
+        one, other = whole.step(prompts, rollouts, rewards), part.step(prompts, rollouts, rewards)
+        # The paid stream's last step, of the group's longest answer.
+        ends = {1 + int(np.flatnonzero((b.sampled & (b.streams == paid)).any((0, 2))).max()) for b in blocks}
+        assert read <= (ends if step else {b.tokens.shape[1] for b in blocks})
+        absent = {f"kl_{unpaid}", f"parity_{unpaid}_max", f"parity_{unpaid}_mean"}
+        assert one.keys() - other.keys() == (absent if step else set())
+        assert other == pytest.approx({key: value for key, value in one.items() if key in other}, abs=1e-9)
+    for left, right in zip(whole.weights().values(), part.weights().values(), strict=True):
+        np.testing.assert_allclose(left, right, atol=1e-12)
+
+
 def test_with_adapters_they_alone_learn_travel_and_are_kept(tmp_path: Path) -> None:
     prompts = make_prompts(2)
     settings = {"lora": {"rank": 2, "alpha": 4}, "lr": 0.05, "warmup_steps": 1}

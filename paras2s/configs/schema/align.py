@@ -193,6 +193,11 @@ class ObjectiveConfig(Section):
             raise ValueError(f"no such algorithm; there are {', '.join(map(repr, names))}")
         return value
 
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Weights of the text stream and the audio stream."""
+        return (1.0, 1.0) if self.average == "joint" else (self.text_weight, self.audio_weight)
+
 
 class PreferencesConfig(Section):
     """Recorded preferences to learn from in place of sampled answers, by DPO or KTO (`paras2s align --preferences FILE`).
