@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import torch
-
 from paras2s.data_gen.dataset import Dataset
 from paras2s.data_gen.policy_inputs import CODEC, code_clips, encode_questions
 from paras2s.errors import JudgeError
@@ -52,6 +50,7 @@ from paras2s.reward.reward_model.teachers import Teacher
 from paras2s.reward.reward_model.train import PreferenceSet, ScoredAnswer, agreement, learned_codes, train_reward_model
 from paras2s.run import Run
 from paras2s.types import Query, Unscored
+from paras2s.utils.device import use_threads
 from paras2s.utils.io import read_json, write_json
 from paras2s.utils.process_pool import cores
 from paras2s.utils.seeds import FirstStep
@@ -70,7 +69,7 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
             run.headline("distill: cached")
             return model
     check_decoder(run)
-    torch.set_num_threads(cores())
+    use_threads(cores())
     with run.stage("distill"):
         audit_teacher(run, dataset, teacher)
         queries = dataset.of_role("preference")

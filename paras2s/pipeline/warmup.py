@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from paras2s.data_gen.dataset import Dataset
 from paras2s.pipeline.demonstrations import first_policy, learned_demonstrations, make_examples, style_words_of
 from paras2s.pipeline.preflight import check_run
@@ -17,6 +15,7 @@ from paras2s.policy.registry import is_checkpoint, kind_of, policy_class
 from paras2s.run import Run
 from paras2s.train.checkpoint import describe_size, latest_checkpoint, remove_superseded, step_name
 from paras2s.train.sft import Warmup
+from paras2s.utils.device import use_threads
 from paras2s.utils.io import append_jsonl, drop_steps_from
 from paras2s.utils.process_pool import cores
 
@@ -50,7 +49,7 @@ def run_warmup(run: Run, dataset: Dataset) -> None:
     check_run(run)
     if (weights := run.config.policy.weights) is not None:
         policy_class(run.config.policy.kind or kind_of(weights)).check_queries(weights, dataset.queries)
-    torch.set_num_threads(cores())
+    use_threads(cores())
     config = run.config.warmup
     if config.steps == 0:
         _save(run, first_policy(run, dataset).save)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import torch
 from ray.util.placement_group import remove_placement_group
 
 from paras2s.configs.schema.run import RunConfig
@@ -25,6 +24,7 @@ from paras2s.rollout.worker_group import actor_options, errors_of_workers, reser
 from paras2s.rollout.workers import meeting_point, open_devices, threads_for
 from paras2s.run import Run
 from paras2s.train.sft import Example, Warmup
+from paras2s.utils.device import use_threads
 from paras2s.utils.progress import open_console
 
 
@@ -46,7 +46,7 @@ class WarmupRank:
     """One rank of a warm-up. Never restarted: its state is in its checkpoints."""
 
     def __init__(self, config: RunConfig, threads: int) -> None:
-        torch.set_num_threads(threads)
+        use_threads(threads)
         self._run = Run(config, open_console(to_stderr=True), quiet=True)
 
     def rendezvous(self) -> tuple[str, int]:

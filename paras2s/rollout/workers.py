@@ -42,7 +42,7 @@ from paras2s.train.preference import PreferenceBatch, PreferenceLearner
 from paras2s.train.sft import Example
 from paras2s.train.single_device import Devices
 from paras2s.types import Demonstration, Query, Reward, Rollout, Unscored
-from paras2s.utils.device import found_device, give_back
+from paras2s.utils.device import found_device, give_back, use_threads
 from paras2s.utils.process_pool import cores
 
 
@@ -93,7 +93,7 @@ class RolloutWorker:
     """Samples answers with the weights that come with each call."""
 
     def __init__(self, checkpoint: Path, policy_config: PolicyConfig, config: AlignConfig, threads: int) -> None:
-        torch.set_num_threads(threads)
+        use_threads(threads)
         self._arguments = checkpoint, policy_config, config, threads
         self._engine: Engine | None = None
         self._recorder = SpanRecorder("rollout")
@@ -187,7 +187,7 @@ class SpeakWorker:
     """Makes the sound of answers that rollout workers sampled. It holds the detokenizer, and not the policy."""
 
     def __init__(self, checkpoint: Path, config: PolicyConfig, threads: int) -> None:
-        torch.set_num_threads(threads)
+        use_threads(threads)
         self._checkpoint, self._config = checkpoint, config
         self._speaker: Speaker | None = None
         self._recorder = SpanRecorder("speak")
@@ -213,7 +213,7 @@ class RewardWorker:
     """Scores answers with the run's reward sources."""
 
     def __init__(self, setup: RewardSetup, threads: int) -> None:
-        torch.set_num_threads(threads)
+        use_threads(threads)
         self.setup = setup
         self.codec = Codec2Pairs()
         self._rewards: CompositeReward | None = None
@@ -270,7 +270,7 @@ class LearnerActor:
         threads: int,
         weights: Mapping[str, float] | None = None,
     ) -> None:
-        torch.set_num_threads(threads)
+        use_threads(threads)
         self._checkpoint, self._policy, self._config, self._source_weights = checkpoint, policy, config, weights
         self._recorder = SpanRecorder("learner")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
-from paras2s.utils.device import found_device, give_back
+from paras2s.utils.device import found_device, give_back, use_threads
 
 
 @pytest.mark.parametrize("has_gpu", [True, False])
@@ -44,3 +45,23 @@ def test_memory_is_given_back_where_a_gpu_was_opened(opened: bool, monkeypatch: 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append(True))
     give_back()
     assert calls == [True] * opened
+
+
+def test_numbers_too_small_to_weigh_are_0_in_a_thread_and_in_those_that_it_starts() -> None:
+    """In a thread of its own, since the setting is a thread's: other tests' arithmetic stays as it was."""
+
+    def smallest() -> float:
+        return float(torch.full((64,), 1e-30).mul_(1e-10)[0])
+
+    def with_threads() -> tuple[float, float]:
+        use_threads(1)
+        with ThreadPoolExecutor(1) as pool:
+            return smallest(), pool.submit(smallest).result()
+
+    before = torch.get_num_threads()
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            assert pool.submit(with_threads).result() == (0, 0)
+        finally:
+            torch.set_num_threads(before)
+    assert smallest() == pytest.approx(1e-40)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from paras2s.bench.audit import audit_warnings
 from paras2s.bench.paras2s.gain import GainVerdict, verdict_on_gain
 from paras2s.bench.paras2s.judges import AnswerJudge, RunJudge, open_answer_judge
@@ -45,6 +43,7 @@ from paras2s.reward.judges.rubric import RubricJudge
 from paras2s.reward.reward_model.model import RewardModel
 from paras2s.run import Run
 from paras2s.types import CATEGORIES
+from paras2s.utils.device import use_threads
 from paras2s.utils.io import write_json
 from paras2s.utils.process_pool import cores
 from paras2s.utils.tables import Table, number_text, percent
@@ -137,7 +136,7 @@ def run_bench(
     run: Run, dataset: Dataset, model: RewardModel | None, role: HeldOut, systems: Collection[str] = tuple(SYSTEMS)
 ) -> BenchedRun:
     """Return the rows of the present systems, the aligned policy's too once it is trained. Finished rows are read."""
-    torch.set_num_threads(cores())
+    use_threads(cores())
     runner = open_runner(run, dataset, model, role)
     checkpoints = {"sft": run.sft_dir, "aligned": run.aligned_dir}
 
