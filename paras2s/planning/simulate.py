@@ -230,7 +230,10 @@ def sync_seconds(sizes: PolicySizes, cluster: Cluster) -> float:
 
 @dataclass(frozen=True)
 class Load:
-    """Work of a step: B queries, G answers each; the update learns from `learned` queries."""
+    """Work of a step: B queries, G answers each; the update learns from `learned` queries.
+
+    With `text_alone` it reads an answer up to the end of its text, since its sound has no weight; evaluations read all.
+    """
 
     queries: int
     learned: int
@@ -238,6 +241,7 @@ class Load:
     prompt_steps: int
     audio: Lengths
     text: Lengths
+    text_alone: bool
 
 
 def load_of(config: RunConfig, known: KnownPolicy, answer_s: float | None = None) -> Load:
@@ -255,7 +259,8 @@ def load_of(config: RunConfig, known: KnownPolicy, answer_s: float | None = None
     text = Lengths(wanted_s * facts.text_steps_per_s.value + 1, facts.answer_spread.value, most)
     sampling, groups = align.sampling, align.objective.groups_per_update
     learned = min(groups, sampling.queries_per_step)
-    return Load(sampling.queries_per_step, learned, sampling.group_size, prompt_steps, audio, text)
+    text_alone = not align.objective.weights[1]
+    return Load(sampling.queries_per_step, learned, sampling.group_size, prompt_steps, audio, text, text_alone)
 
 
 @dataclass(frozen=True)
@@ -325,7 +330,10 @@ def step_phases(
         apart_s = sum(batch.seconds for batch in batches) / speakers
         behind_s = spoken_seconds(batches, speakers) - slowest_s
     read = cost.read_prompts(sizes, prompts, load.prompt_steps, dtype)
-    learned = learn(sizes, cluster, answers[: load.learned * load.group], load.group, load.prompt_steps)
+    read_again = answers[: load.learned * load.group]
+    if load.text_alone:
+        read_again = [replace(answer, steps=answer.text_steps) for answer in read_again]
+    learned = learn(sizes, cluster, read_again, load.group, load.prompt_steps)
     phases = Phases(
         encode=cost.seconds(encoding, device, "read"),
         read=cost.seconds(read, device, "read"),

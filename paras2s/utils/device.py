@@ -30,8 +30,8 @@ def found_device(device: str = "auto") -> str:
 def use_threads(count: int) -> None:
     """Give torch `count` threads on the processor, and let numbers below 1e-38 be 0 in this thread and those that it starts.
 
-    The gradients of a sure policy are full of such numbers, and so are the squares that Adam keeps of them; a processor takes
-    a hundred times as long for each. In float32 they weigh nothing.
+    A policy that has become sure of its tokens has gradients full of such numbers, and Adam keeps their squares; a processor
+    takes a hundred times as long for each. In float32 they weigh nothing. Of `quick`, which stays less sure, no bit changes.
     """
     import torch
 

@@ -54,6 +54,17 @@ def test_longer_answers_more_answers_and_fewer_devices_take_longer() -> None:
     assert kimi_plan(changes={"device.step_overhead_ms.value": 1}).rhythm.step_s < base
 
 
+def test_where_the_sound_has_no_weight_an_update_reads_the_text_alone() -> None:
+    both, text = (
+        kimi_plan(overrides={"align.objective.average": "per_stream", "align.objective.audio_weight": weight})
+        for weight in (0.3, 0.0)
+    )
+    assert text.phases.learner < 0.5 * both.phases.learner
+    assert text.phases.rollout == both.phases.rollout
+    # An evaluation reads all, so the memory is that of all.
+    assert text.memory == both.memory
+
+
 def test_an_asynchronous_driver_is_no_slower() -> None:
     sync = {"driver.kind": "sync", "driver.max_staleness": 0}
     assert kimi_plan(cluster="gpu64").rhythm.step_s < kimi_plan(cluster="gpu64", changes=sync).rhythm.step_s
