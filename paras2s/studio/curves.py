@@ -31,7 +31,7 @@ PLOTS = (
     Plot("Preferences", "share", (("preference_accuracy", "told rightly"),)),
     Plot("Implicit rewards", "nats", (("chosen_reward", "chosen"), ("rejected_reward", "rejected"))),
     Plot("Spread of rewards", "score", (("reward_std", "standard deviation"),)),
-    Plot("KL to the warm-up", "nats", (("kl", "in all"), ("kl_text", "text"), ("kl_audio", "audio"))),
+    Plot("KL to the warm-up", "nats", (("kl", "of the objective"), ("kl_text", "text"), ("kl_audio", "audio"))),
     Plot("Entropy", "nats a token", (("entropy_text", "text"), ("entropy_audio", "audio"))),
     Plot("Length of answers", "steps", (("length_steps", "mean"),)),
     Plot("Same text", "share of answers", (("same_text_share", "most frequent text"),)),
