@@ -34,7 +34,7 @@ from paras2s.pipeline.preference_set import (
     save_preferences,
     study_answers,
 )
-from paras2s.pipeline.preflight import check_decoder
+from paras2s.pipeline.preflight import check_decoder, check_samplers
 from paras2s.pipeline.reward_agreement import agreement_report
 from paras2s.pipeline.reward_probes import (
     JudgedDegenerate,
@@ -69,6 +69,7 @@ def run_distill(run: Run, dataset: Dataset) -> RewardModel:
             run.headline("distill: cached")
             return model
     check_decoder(run)
+    check_samplers(run.config)
     use_threads(cores())
     with run.stage("distill"):
         audit_teacher(run, dataset, teacher)

@@ -6,11 +6,12 @@ Files are opened and their headers read; no weights are loaded. What is wrong in
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
+from paras2s.configs.schema.align import RoleConfig
 from paras2s.configs.schema.run import OmniConfig, RunConfig
 from paras2s.configs.schema.styles import words_of
 from paras2s.errors import ConfigError, PolicyError
@@ -39,6 +40,9 @@ def check_run(run: Run) -> None:
             check_warmup(config.policy.weights, config.policy.kind)
     if config.policy.decoder is not None:
         import_part(config.policy.decoder, "policy.decoder", PolicyError)
+    if config.warmup.learner is not None:
+        check_shares(config, {"warmup.learner": config.warmup.learner})
+    check_samplers(config)
     check_models(config)
 
 
@@ -150,21 +154,35 @@ def _in_cache(name: str) -> bool:
         return False
 
 
+def check_shares(config: RunConfig, roles: Mapping[str, RoleConfig]) -> None:
+    """Check that workers which hold the policy, by their key, have a share of a GPU. Raises ConfigError: one has none."""
+    device = config.policy.device
+    if not roles or not device.startswith("cuda"):
+        return
+    if device != "cuda":
+        raise ConfigError(
+            f"policy.device is {device}: a worker sees its own GPUs alone, from 0 on; set it to cuda, and choose among a "
+            "machine's GPUs by CUDA_VISIBLE_DEVICES"
+        )
+    for key, role in roles.items():
+        if not role.gpus:
+            raise ConfigError(
+                f"{key}.gpus: policy.device is {device}, and a worker without a share of a GPU sees none; set it, to 0.4 for "
+                "instance where roles share one"
+            )
+
+
+def check_samplers(config: RunConfig) -> None:
+    """Check the workers that sample for the reward model, if there are any. Raises ConfigError: one has no GPU."""
+    if config.distill.rollout is not None:
+        check_shares(config, {"distill.rollout": config.distill.rollout})
+
+
 def check_devices(config: RunConfig) -> None:
     """Check the GPUs that a run outside a cluster requests. Raises ConfigError: too small, or ranks that cannot meet."""
     workers = config.align.workers
-    if config.policy.device.startswith("cuda"):
-        if config.policy.device != "cuda":
-            raise ConfigError(
-                f"policy.device is {config.policy.device}: a worker sees its own GPUs alone, from 0 on; set it to cuda, and "
-                "choose among a machine's GPUs by CUDA_VISIBLE_DEVICES"
-            )
-        for name in ("rollout", "learner", *(["speak"] if workers.speak is not None else [])):
-            if not workers.by_role[name].gpus:
-                raise ConfigError(
-                    f"align.workers.{name}.gpus: policy.device is {config.policy.device}, and a worker without a share of "
-                    "a GPU sees none; set it, to 0.4 for instance where roles share one"
-                )
+    holding = ("rollout", "learner", *(["speak"] if workers.speak is not None else []))
+    check_shares(config, {f"align.workers.{name}": workers.by_role[name] for name in holding})
     if not devices_here() or workers.ray_address is not None or not workers.learner.gpus:
         return
     if (workers.learner.count > 1 or config.align.optimizer.mixed_precision) and not torch.distributed.is_nccl_available():

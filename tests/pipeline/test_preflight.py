@@ -22,6 +22,7 @@ from tiny.plans import KIMI_CONFIG
 from tiny.spoken_lm import write_spoken_lm
 from tiny.whisper_vq import SMALL, encoder_of, save_tokenizer
 
+from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.run import RunConfig, WarmupConfig, load_config
 from paras2s.errors import ConfigError, ParaS2SError, PolicyError
 from paras2s.pipeline import dry_run, preflight
@@ -302,6 +303,21 @@ def test_workers_for_a_gpu_that_reserve_none_are_refused() -> None:
     roles = {"rollout": {"gpus": 0.4}, "learner": {"gpus": 0.4}, "speak": {"count": 1}}
     with pytest.raises(ConfigError, match=r"align.workers.speak.gpus: policy.device is cuda"):
         check_devices(RunConfig.model_validate({"policy": {"device": "cuda"}, "align": {"workers": roles}}))
+
+
+@pytest.mark.parametrize(("stage", "role"), [("warmup", "learner"), ("distill", "rollout")])
+def test_workers_of_other_stages_need_a_gpu_too(stage: str, role: str, tmp_path: Path) -> None:
+    """A stage in one process sees all GPUs."""
+    run = open_run("quick", run_dir=tmp_path)
+
+    def with_role(values: dict[str, Any] | None) -> Run:
+        given = {f"{stage}.{role}": values, "policy.device": "cuda"}
+        return replace(run, config=load_config(preset_path("quick"), {"run_dir": str(tmp_path), **given}))
+
+    check_run(with_role(None))
+    check_run(with_role({"count": 2, "gpus": 0.5}))
+    with pytest.raises(ConfigError, match=rf"{stage}.{role}.gpus: policy.device is cuda, and a worker without"):
+        check_run(with_role({"count": 2}))
 
 
 def test_a_torch_without_nccl_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
