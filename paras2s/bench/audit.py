@@ -65,7 +65,7 @@ def contrasts_of(compared: Sequence[Compared]) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Position:
+class OrderFigures:
     """Pairs in both orders: the share of verdicts for the answer heard first, and of pairs with one verdict in both orders."""
 
     first: Share
@@ -92,7 +92,7 @@ class Audit:
     wrong_tone: dict[str, Share] = field(default_factory=dict)
     agreement: Correlation | None = None
     commonest: tuple[int, Share] | None = None
-    position: Position | None = None
+    position: OrderFigures | None = None
     hacks: dict[str, Share] = field(default_factory=dict)
     repeated: Share | None = None
     seconds: Interval | None = None

@@ -90,7 +90,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RecordingComparison:
     """Two recordings as measured: their differences, and a sentence of what a listener notices."""
 
     rows: tuple[Difference, ...]
@@ -113,7 +113,7 @@ class Comparison:
         console.print(self.sentence)
 
 
-def compare_clips(first: Clip, second: Clip, names: ClipNames, tone: ToneClassifier | None = None) -> Comparison:
+def compare_clips(first: Clip, second: Clip, names: ClipNames, tone: ToneClassifier | None = None) -> RecordingComparison:
     """Measure and compare two recordings. Without a fitted tone classifier the tones are those of the independent judge."""
     extractors = make_extractors(["words", "quality", "pitch", "loudness", *(["tone"] if tone else [])], tone)
     blueprints = build_blueprints([first, second], extractors)
@@ -127,7 +127,7 @@ def compare_clips(first: Clip, second: Clip, names: ClipNames, tone: ToneClassif
         sentence = "Both files hold the same sound."
     else:
         sentence = _sentence(rows, names)
-    return Comparison(rows, sentence, names)
+    return RecordingComparison(rows, sentence, names)
 
 
 def _compare(quantity: Quantity, first: Blueprint, second: Blueprint) -> Difference:

@@ -171,7 +171,7 @@ class Encoder(Section):
     held_gib: Figure = Field(description="weights of all encoders of a question, in their stored precisions")
 
 
-class Speaker(Section):
+class VocoderFacts(Section):
     """The vocoder that turns audio tokens into sound."""
 
     held_gib: Figure = Field(description="memory of its weights, in their stored precisions")
@@ -199,7 +199,7 @@ class PolicyFacts(Section):
     text_steps_per_s: Figure = Field(description="tokens of text, a second of answer")
     longest_answer_s: Figure = Field(description="longest answer, unless the run's config sets policy.max_answer_steps")
     audio_encoder: Encoder | None = None
-    speaking: Speaker | None = None
+    speaking: VocoderFacts | None = None
 
 
 class RewardFacts(Section):

@@ -156,7 +156,7 @@ def tokens_are_causal(subject: Subject) -> Finding:
 def rest_is_not_needed(subject: Subject) -> Finding:
     """4c: without its second half an answer has the same log-probs in its first: an update reads no more than it pays."""
     answers = _answers(subject.sampled(subject.warm))
-    whole, apart, read = subject.scored(subject.prompts, answers, subject.warm), 0.0, 0
+    full, apart, read = subject.scored(subject.prompts, answers, subject.warm), 0.0, 0
     for last in range(len(answers[0])):
         cut = [
             (
@@ -170,7 +170,7 @@ def rest_is_not_needed(subject: Subject) -> Finding:
             row = 0
             for blocks in cut:
                 rows, steps = slice(row, row := row + len(blocks[number].tokens)), slice(0, blocks[number].tokens.shape[1])
-                apart, read = max(apart, _apart(logp[rows, steps], whole[number][rows, steps])), read + steps.stop
+                apart, read = max(apart, _apart(logp[rows, steps], full[number][rows, steps])), read + steps.stop
     detail = f"{apart:.2e} nats apart in {read} steps"
     return Finding("4 what is behind is not needed", apart <= subject.tolerance, detail)
 

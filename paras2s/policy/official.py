@@ -113,7 +113,7 @@ def _block(slots: tuple[str, ...], parts: dict[str, np.ndarray], name: str) -> B
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DumpComparison:
     """A policy and a dump, with the precision that bounds their difference."""
 
     policy: Policy
@@ -121,13 +121,13 @@ class Comparison:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, policy: Policy, dump: Dump) -> Comparison:
+    def of(cls, policy: Policy, dump: Dump) -> DumpComparison:
         """Bounded by the coarser precision of the two."""
         own = next(policy.model.parameters()).dtype
         return cls(policy, dump, max(own, dump.dtype, key=_COARSE.index))
 
 
-def codes_agree(compared: Comparison) -> Finding:
+def codes_agree(compared: DumpComparison) -> Finding:
     """D1: codes of the clip."""
     name, codes, clip = "D1 codes of the clip", compared.dump.codes, compared.dump.turns[0].clip
     if codes is None or clip is None:
@@ -140,7 +140,7 @@ def codes_agree(compared: Comparison) -> Finding:
     return Finding(name, share <= CODES_APART[compared.dtype], f"{share:.1%} of {len(own)} codes differ")
 
 
-def prompt_agrees(compared: Comparison) -> Finding:
+def prompt_agrees(compared: DumpComparison) -> Finding:
     """D2: both streams of the prompt and the continuous positions; the codes themselves are D1's."""
     own, theirs, name = _prompt(compared), compared.dump.prompt, "D2 prompt"
     if own.length != theirs.length:
@@ -159,7 +159,7 @@ def prompt_agrees(compared: Comparison) -> Finding:
     return Finding(name, True, f"{own.length} positions in all streams")
 
 
-def features_agree(compared: Comparison) -> Finding:
+def features_agree(compared: DumpComparison) -> Finding:
     """D3: continuous features of the clip."""
     own, theirs, name = _prompt(compared), compared.dump.prompt, "D3 continuous features"
     if theirs.features is None:
@@ -172,7 +172,7 @@ def features_agree(compared: Comparison) -> Finding:
     return Finding(name, apart <= APART[compared.dtype], f"{apart:.2e} of their spread apart")
 
 
-def logits_agree(compared: Comparison) -> Finding:
+def logits_agree(compared: DumpComparison) -> Finding:
     """D4: logits of every slot along the makers' greedy answer, up to a constant of each step, which no softmax sees."""
     dump = compared.dump
     logits = compared.policy.answer_logits(dump.prompt, dump.greedy)
@@ -190,7 +190,7 @@ def logits_agree(compared: Comparison) -> Finding:
     return Finding("D4 logits", ok, "; ".join(said))
 
 
-def greedy_agrees(compared: Comparison) -> Finding:
+def greedy_agrees(compared: DumpComparison) -> Finding:
     """D5: the most probable answer, up to the first step at which rounding may choose either of two tokens."""
     dump, name = compared.dump, "D5 greedy tokens"
     steps = [block.tokens.shape[1] for block in dump.greedy]
@@ -215,7 +215,7 @@ def greedy_agrees(compared: Comparison) -> Finding:
     return Finding(name, True, f"{' and '.join(map(str, steps))} steps")
 
 
-def sound_agrees(compared: Comparison) -> Finding:
+def sound_agrees(compared: DumpComparison) -> Finding:
     """D6: sound for given codes and noise."""
     name, dump = "D6 sound for given codes", compared.dump
     if dump.sound is None:
@@ -231,7 +231,7 @@ def sound_agrees(compared: Comparison) -> Finding:
     return Finding(name, apart <= SOUND_APART_DB[compared.dtype], f"spectra {apart:.3f} dB apart over {own.duration_s:.2f} s")
 
 
-PARTS: tuple[Callable[[Comparison], Finding], ...] = (
+PARTS: tuple[Callable[[DumpComparison], Finding], ...] = (
     codes_agree,
     prompt_agrees,
     features_agree,
@@ -243,7 +243,7 @@ PARTS: tuple[Callable[[Comparison], Finding], ...] = (
 
 def check_against(policy: Policy, dump: Dump) -> Iterator[Finding]:
     """Compare part by part; a part that cannot be compared at all has failed, with the reason."""
-    compared = Comparison.of(policy, dump)
+    compared = DumpComparison.of(policy, dump)
     for part in PARTS:
         try:
             yield part(compared)
@@ -272,5 +272,5 @@ def _magnitudes(samples: np.ndarray) -> np.ndarray:
     return np.abs(np.fft.rfft(frames * np.hanning(_WINDOW), axis=1))
 
 
-def _prompt(compared: Comparison) -> Prompt:
+def _prompt(compared: DumpComparison) -> Prompt:
     return compared.policy.encode_prompt(compared.dump.turns)

@@ -26,7 +26,7 @@ class Choice(_Record):
     help: str | None = None
 
 
-class Question(_Record):
+class FormQuestion(_Record):
     """A question of a form; with `comes_last` it can be answered only after all the others."""
 
     name: str
@@ -57,7 +57,7 @@ class Form(_Record):
     answers: int = Field(ge=1)
     takes: bool = False
     instructions: tuple[str, ...]
-    questions: tuple[Question, ...] = Field(min_length=1)
+    questions: tuple[FormQuestion, ...] = Field(min_length=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -76,7 +76,7 @@ class Form(_Record):
         choices = (*takes, question.choices[-1])
         return self.model_copy(update={"answers": count, "questions": (question.model_copy(update={"choices": choices}),)})
 
-    def question(self, name: str) -> Question | None:
+    def question(self, name: str) -> FormQuestion | None:
         """Return the question of that name, if there is one."""
         return next((question for question in self.questions if question.name == name), None)
 

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from paras2s.errors import ConfigError, DataError, ParaS2SError, StorageError
 from paras2s.studies.clicks import Click, Place, Progress, order_of, refusal, replay
 from paras2s.studies.forms import Form, load_forms
-from paras2s.studies.study import CLIP_SUFFIXES, STUDY_VERSION, Item, Study, as_study, clip_names, with_clips
+from paras2s.studies.study import CLIP_SUFFIXES, STUDY_VERSION, Study, StudyItem, as_study, clip_names, with_clips
 from paras2s.utils.io import path_inside
 from paras2s.utils.seeds import seed_of
 
@@ -241,7 +241,7 @@ class StudyStore:
             )
             return [(name, number) for name, number in rows]
 
-    def update_items(self, items: Sequence[Item], source: Path, given: Sequence[tuple[str, Click]] = ()) -> None:
+    def update_items(self, items: Sequence[StudyItem], source: Path, given: Sequence[tuple[str, Click]] = ()) -> None:
         """Make the shown items of a study of takes those given; numbers and clicks of the known ones stay.
 
         New items are appended, with their clips copied from below `source`, and the others are retired. `given` are clicks by

@@ -29,7 +29,7 @@ class Answer(_Record):
     scores: dict[str, float | str] = {}
 
 
-class Item(_Record):
+class StudyItem(_Record):
     """An item of a study. Annotators see `question_text` and `context`, and hear `question` and the answers.
 
     `id` is the question's; with the systems it names the item. `instruction_id` is the cluster of items that belong together,
@@ -71,7 +71,7 @@ class Study(_Record):
     kind: Kind
     title: str = Field(min_length=1, max_length=200)
     seed: int
-    items: tuple[Item, ...] = Field(min_length=1)
+    items: tuple[StudyItem, ...] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _check(self) -> Study:
@@ -90,7 +90,7 @@ class Study(_Record):
         return self
 
 
-def as_study(kind: Kind, title: str, seed: int, items: Sequence[Item]) -> Study:
+def as_study(kind: Kind, title: str, seed: int, items: Sequence[StudyItem]) -> Study:
     """Check the values and return the study. Raises DataError: what is wrong with an item."""
     try:
         return Study(kind=kind, title=title, seed=seed, items=tuple(items))
@@ -99,12 +99,12 @@ def as_study(kind: Kind, title: str, seed: int, items: Sequence[Item]) -> Study:
         raise DataError(f"study: {wrong['msg'].removeprefix('Value error, ')}") from error
 
 
-def read_items(path: Path) -> tuple[list[Item], Path]:
+def read_items(path: Path) -> tuple[list[StudyItem], Path]:
     """Read the items of a JSONL file, and their clips' folder. Raises DataError: missing or wrong; names file:line and key."""
     items = []
     for number, values in read_rows(path):
         try:
-            items.append(Item.model_validate_json(json.dumps(values)))
+            items.append(StudyItem.model_validate_json(json.dumps(values)))
         except ValidationError as error:
             wrong = error.errors()[0]
             raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
@@ -113,14 +113,14 @@ def read_items(path: Path) -> tuple[list[Item], Path]:
     return items, path.parent
 
 
-def clip_names(items: Iterable[Item]) -> list[str]:
+def clip_names(items: Iterable[StudyItem]) -> list[str]:
     """Return the clips of all items, each once."""
     return list(dict.fromkeys(name for item in items for name in item.clips().values()))
 
 
-def with_clips(item: Item, names: dict[str, str]) -> Item:
+def with_clips(item: StudyItem, names: dict[str, str]) -> StudyItem:
     """Return the item with its clips renamed."""
     values: dict[str, Any] = item.model_dump()
     values["question"] = None if item.question is None else names[item.question]
     values["answers"] = [{**answer.model_dump(), "clip": names[answer.clip]} for answer in item.answers]
-    return Item.model_validate(values)
+    return StudyItem.model_validate(values)

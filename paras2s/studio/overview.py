@@ -20,7 +20,7 @@ NOTHING = Counted(Estimate(None, None, 0, 0), 0)
 
 
 @dataclass(frozen=True)
-class Cell:
+class FigureCell:
     """A figure as text with its error and count; both are empty where there is none."""
 
     value: str
@@ -33,8 +33,8 @@ class Measure:
     """A figure of the policies side by side; `change` is the paired difference, `outcome` what its interval says."""
 
     name: str
-    cells: tuple[Cell, ...]
-    change: Cell = Cell("")
+    cells: tuple[FigureCell, ...]
+    change: FigureCell = FigureCell("")
     outcome: str = ""
 
 
@@ -44,7 +44,7 @@ class SystemRow:
 
     name: str
     says: str
-    cells: tuple[Cell, ...]
+    cells: tuple[FigureCell, ...]
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ def measures_of(own: Systems, independent: Systems) -> list[Measure]:
     return measures
 
 
-def _texts(summary: SystemScores, answers: int) -> Cell:
+def _texts(summary: SystemScores, answers: int) -> FigureCell:
     share = summary.distinct_texts
-    return Cell("–") if share is None else Cell(str(round(share * answers)), "", f"of {answers} answers")
+    return FigureCell("–") if share is None else FigureCell(str(round(share * answers)), "", f"of {answers} answers")
 
 
 def _scored(name: str, rows: Sequence[Sequence[AnswerRow]]) -> Measure:
@@ -119,9 +119,9 @@ def _scored(name: str, rows: Sequence[Sequence[AnswerRow]]) -> Measure:
     if len(rows) < 2:
         return Measure(name, cells)
     gain = judge_gain("", *rows)
-    change = Cell("–") if gain.difference is None else Cell(f"{gain.difference:+.2f}")
+    change = FigureCell("–") if gain.difference is None else FigureCell(f"{gain.difference:+.2f}")
     if gain.low is not None and gain.high is not None:
-        change = Cell(change.value, f"{gain.low:+.2f} to {gain.high:+.2f}")
+        change = FigureCell(change.value, f"{gain.low:+.2f} to {gain.high:+.2f}")
     return Measure(name, cells, change, gain.outcome if gain.outcome in ("better", "worse") else "")
 
 
@@ -161,11 +161,11 @@ def agreement_rows(own: Systems, agreement: Mapping[str, Any]) -> list[Agreement
     return table
 
 
-def _cell(counted: Counted, show: Callable[[float], str], unit: str = "") -> Cell:
+def _cell(counted: Counted, show: Callable[[float], str], unit: str = "") -> FigureCell:
     """Return a figure with its error, or Wilson's interval of a share of 0 or 100 %, and its count where some are missing."""
     mean, error, wilson = counted.estimate.mean, counted.estimate.standard_error, counted.wilson()
     spread = "" if error is None else f"± {show(error)}"
-    return Cell(
+    return FigureCell(
         value="–" if mean is None else show(mean),
         error=spread if wilson is None else f"{show(wilson[0])} to {show(wilson[1])}",
         count="" if counted.estimate.n == counted.n_asked else f"{counted.estimate.n} of {counted.n_asked} {unit}".rstrip(),

@@ -58,7 +58,7 @@ class ObjectiveResult:
     def metrics(self) -> dict[str, float]:
         """Mean k3 in nats, by unit of the streams that have a weight and by token of each stream that was read; clipped units.
 
-        A stream of which no token was read has no entry.
+        A stream without a token in the batch has no entry.
         """
         sums = dict(zip(SUMS, self.sums, strict=True))
         by_stream = {f"kl_{name}": sums[f"kl_{name}"] / sums[name] for name in ("text", "audio") if sums[name]}

@@ -22,7 +22,7 @@ from paras2s.data_gen.curation.leakage import LeakageCheck
 from paras2s.data_gen.curation.list_parsing import read_numbered
 from paras2s.data_gen.curation.llm_calls import CurationLLM
 from paras2s.data_gen.curation.pipeline import check_config, script_of_turn
-from paras2s.data_gen.curation.report import Rates, StageEstimate, estimate, filters_seen, totals
+from paras2s.data_gen.curation.report import FilterRates, StageEstimate, estimate, filters_seen, totals
 from paras2s.data_gen.curation.scheduler import ScriptScheduler
 from paras2s.data_gen.curation.synthesis import QueryClip, filter_clip, reject_broken_clips, style_probability
 from paras2s.data_gen.curation.text_filters import run_text_tests
@@ -439,14 +439,14 @@ def test_an_estimate_by_hand(tmp_path: Path) -> None:
         "lists": (100.0, 1.0)
     }
     made = config(tmp_path, contrasts={"rl": 20}, categories=("emotion", "age"))
-    found = estimate(made, Rates(passed, tokens, 1.0, 50), {"gpt-4o": Price(text_in=1.0, text_out=10.0)})
+    found = estimate(made, FilterRates(passed, tokens, 1.0, 50), {"gpt-4o": Price(text_in=1.0, text_out=10.0)})
     # 40 wanted, one in 5 comes through: 200 sentences in 20 lists.
     assert {stage: one.requests for stage, one in found.items()} == {
         "lists": 20, "neutrality": 200, "reasonability": 100, "answers": 160, "relevance": 80, "speech": 80,
     }  # fmt: skip
     assert found["lists"] == StageEstimate(20, 2000, 200, pytest.approx(0.004))
     assert totals({name: one for name, one in found.items() if name != "speech"}) == (560, 56_000, 5_600, pytest.approx(0.112))
-    limited = estimate(made, Rates(passed, tokens, 1.0, 50), {}, limit=100)
+    limited = estimate(made, FilterRates(passed, tokens, 1.0, 50), {}, limit=100)
     assert (limited["neutrality"].requests, totals(limited)[3]) == (100, None)
 
 

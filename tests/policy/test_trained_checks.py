@@ -30,8 +30,8 @@ from paras2s.policy import trained_checks
 from paras2s.policy.kimi import policy as kimi_module
 from paras2s.policy.kimi.policy import KimiPolicy
 from paras2s.policy.official import (
-    Comparison,
     Dump,
+    DumpComparison,
     check_against,
     read_dump,
     sound_agrees,
@@ -395,7 +395,7 @@ def test_other_codes_features_and_sound_are_named(trained: Trained, dump_file: P
     policy = KimiPolicy.load(trained.folder)
     for name, other in others.items():
         assert first_failed(policy, other) == name
-    unlike = sound_agrees(Comparison.of(policy, replace(dump, noise=(0.0,) * 32)))
+    unlike = sound_agrees(DumpComparison.of(policy, replace(dump, noise=(0.0,) * 32)))
     assert (unlike.ok, "other noise" in unlike.detail) == (None, True)
 
 

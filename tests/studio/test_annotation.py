@@ -29,7 +29,7 @@ from paras2s.studies.clicks import (
 )
 from paras2s.studies.forms import KINDS, load_forms
 from paras2s.studies.store import ClickRefusedError, StudyStore
-from paras2s.studies.study import Answer, Item, as_study, read_items
+from paras2s.studies.study import Answer, StudyItem, as_study, read_items
 from paras2s.studio.annotation.run_items import items_of_run
 
 PAIR = load_forms()["pair"]
@@ -306,7 +306,7 @@ def test_a_clip_that_cannot_be_copied_leaves_no_study(tmp_path: Path, clip: str)
     folder = tmp_path / "inside"
     items = pair_items(folder, 1)
     (folder / "0-a.txt").write_text("text")
-    broken = Item(id="x", answers=(Answer(system="ours", clip=clip), items[0].answers[1]))
+    broken = StudyItem(id="x", answers=(Answer(system="ours", clip=clip), items[0].answers[1]))
     with pytest.raises(DataError):
         make(folder, "pair", [broken])
     assert not [path for path in folder.iterdir() if path.is_dir()]

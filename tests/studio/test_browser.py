@@ -23,7 +23,7 @@ from tiny.studies import make, pair_items
 from paras2s.audio.clip import encode_clip
 from paras2s.bench.results import load_rows, save_rows
 from paras2s.rollout.store import FOLDER, write_step
-from paras2s.studio.talk.conversation import Question
+from paras2s.studio.talk.conversation import TalkQuestion
 from paras2s.studio.talk.page import export_talk, make_talking_app
 from paras2s.studio.talk.setup import open_conversation
 from paras2s.train.advantages import advantages_of
@@ -362,7 +362,7 @@ def test_a_page_that_is_not_there_says_so_and_is_left_by_keyboard(page: Any) -> 
 def talk(tmp_path_factory: pytest.TempPathFactory) -> Any:
     run = make_talking_run(tmp_path_factory.mktemp("talk") / "my run", "sft", "aligned")
     opened = open_conversation(run, None, [JUDGE], None, None)
-    opened[0].ask(Question(tone(), "child", HOSTILE))
+    opened[0].ask(TalkQuestion(tone(), "child", HOSTILE))
     return opened
 
 

@@ -27,7 +27,7 @@ from paras2s.pipeline.train_preferences import count_preferences
 from paras2s.rollout.demonstrations import RecordedClips
 from paras2s.studio.talk import conversation as conversation_module
 from paras2s.studio.talk import page as page_module
-from paras2s.studio.talk.conversation import HELD, Answered, Conversation, Question, SideAnswer, speak
+from paras2s.studio.talk.conversation import HELD, Answered, Conversation, SideAnswer, TalkQuestion, speak
 from paras2s.studio.talk.page import make_talking_app, read_question
 from paras2s.studio.talk.setup import _checkpoints, open_conversation
 from paras2s.utils.io import read_jsonl, write_json, write_text
@@ -199,7 +199,7 @@ def test_typed_words_are_spoken_in_a_style(monkeypatch: pytest.MonkeyPatch) -> N
 def answers(*waves: np.ndarray) -> Answered:
     made = replace(rollout("q0", 0), texts=("a", "b"))
     pair = tuple(SideAnswer("x", replace(made, waves=(wave.astype(np.float32),)), None, ()) for wave in waves)
-    return Answered(0, Question(tone()), "", (pair[0], pair[1]))
+    return Answered(0, TalkQuestion(tone()), "", (pair[0], pair[1]))
 
 
 def test_no_vote_on_the_same_sound_or_on_none() -> None:
@@ -215,7 +215,7 @@ def test_the_last_questions_alone_are_held(opened: Any, client: TestClient, monk
     monkeypatch.setattr(conversation_module, "_answer", lambda *_: replace(rollout("q0", 0), waves=(np.zeros(0, np.float32),)))
     talk = Conversation(sides, [], None, Path("never"))
     for _ in range(HELD + 1):
-        talk.ask(Question(tone()))
+        talk.ask(TalkQuestion(tone()))
     assert list(talk.history) == list(range(1, HELD + 1))
     with pytest.raises(DataError, match="held no longer"):
         talk.vote(0, 1)

@@ -11,7 +11,7 @@ import soundfile
 
 from paras2s.studies.clicks import Action, Click
 from paras2s.studies.store import StudyStore, make_study
-from paras2s.studies.study import Answer, Item, as_study
+from paras2s.studies.study import Answer, StudyItem, as_study
 
 RATE_HZ = 16_000
 QUESTIONS = ("content", "voice_quality", "paralinguistics", "overall")
@@ -25,21 +25,23 @@ def tone(path: Path, pitch_hz: float, duration_s: float = 0.2) -> str:
     return path.name
 
 
-def pair_items(folder: Path, count: int, gold: int = 0) -> list[Item]:
+def pair_items(folder: Path, count: int, gold: int = 0) -> list[StudyItem]:
     """Pairs of the systems "ours" and "theirs", two to an instruction; the first `gold` of them are gold: content "1"."""
     items = []
     for number in range(count):
         clips = [tone(folder / f"{number}-{name}.wav", 200 + 20 * number + 7 * at) for at, name in enumerate(("q", "a", "b"))]
         answers = (Answer(system="ours", clip=clips[1]), Answer(system="theirs", clip=clips[2]))
         values = {"content": "1"} if number < gold else {}
-        items.append(Item(id=f"i{number}", question=clips[0], answers=answers, instruction_id=f"c{number // 2}", gold=values))
+        items.append(
+            StudyItem(id=f"i{number}", question=clips[0], answers=answers, instruction_id=f"c{number // 2}", gold=values)
+        )
     return items
 
 
-def single_items(folder: Path, scores: list[float | str]) -> list[Item]:
+def single_items(folder: Path, scores: list[float | str]) -> list[StudyItem]:
     """One answer of "ours" for each score of the judge "strict/1"."""
     return [
-        Item(
+        StudyItem(
             id=f"i{number}",
             category="emotion",
             answers=(Answer(system="ours", clip=tone(folder / f"{number}.wav", 300 + 9 * number), scores={"strict/1": score}),),
@@ -48,7 +50,7 @@ def single_items(folder: Path, scores: list[float | str]) -> list[Item]:
     ]
 
 
-def make(folder: Path, kind: str, items: list[Item], *people: str) -> StudyStore:
+def make(folder: Path, kind: str, items: list[StudyItem], *people: str) -> StudyStore:
     store = make_study(folder / "study", as_study(kind, "A study", 7, items), folder)  # type: ignore[arg-type]
     for name in people:
         store.add_annotator(name)

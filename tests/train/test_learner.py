@@ -397,7 +397,7 @@ def test_a_batch_in_micro_batches_is_the_full_batch(size: int, loss: str, averag
 def test_a_stream_without_a_weight_is_not_read_and_moves_as_little(unpaid: str, settings: dict[str, Any]) -> None:
     """Where an evaluation is due all is read; the weights are those of an update that reads all."""
     settings = {"average": "per_stream", "audio_weight": 0.3, f"{unpaid}_weight": 0.0, **settings}
-    whole, part = make_learner(evaluate_every=1, **settings), make_learner(evaluate_every=10, **settings)
+    full, part = make_learner(evaluate_every=1, **settings), make_learner(evaluate_every=10, **settings)
     read: set[int] = set()
     logprobs = part.policy.logprobs
 
@@ -408,17 +408,17 @@ def test_a_stream_without_a_weight_is_not_read_and_moves_as_little(unpaid: str, 
     part.policy.logprobs = noted  # type: ignore[method-assign]
     prompts, paid = make_prompts(3), TEXT if unpaid == "audio" else AUDIO
     for step in range(3):
-        rollouts = small_rollouts(whole.policy, prompts, GROUP, STEPS, step)
+        rollouts = small_rollouts(full.policy, prompts, GROUP, STEPS, step)
         rewards, blocks = rewards_of(rollouts), [rollout.blocks[0] for rollout in rollouts]
         read.clear()
-        one, other = whole.step(prompts, rollouts, rewards), part.step(prompts, rollouts, rewards)
+        one, other = full.step(prompts, rollouts, rewards), part.step(prompts, rollouts, rewards)
         # The paid stream's last step, of the group's longest answer.
         ends = {1 + int(np.flatnonzero((b.sampled & (b.streams == paid)).any((0, 2))).max()) for b in blocks}
         assert read <= (ends if step else {b.tokens.shape[1] for b in blocks})
         absent = {f"kl_{unpaid}", f"parity_{unpaid}_max", f"parity_{unpaid}_mean"}
         assert one.keys() - other.keys() == (absent if step else set())
         assert other == pytest.approx({key: value for key, value in one.items() if key in other}, abs=1e-9)
-    for left, right in zip(whole.weights().values(), part.weights().values(), strict=True):
+    for left, right in zip(full.weights().values(), part.weights().values(), strict=True):
         np.testing.assert_allclose(left, right, atol=1e-12)
 
 

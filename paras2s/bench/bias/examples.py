@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from paras2s.audio.clip import Clip
-from paras2s.bench.bias.perturbations import TURNED, Comparison, Trial
+from paras2s.bench.bias.perturbations import TURNED, ProbedPair, Trial
 from paras2s.bench.players import Player, player_of
 from paras2s.errors import AudioError
 from paras2s.types import PairLabel, Unscored
@@ -40,7 +40,7 @@ class TrialExample:
     comparisons: tuple[ComparisonExample, ...]
 
 
-def pick_examples(trials: Sequence[Trial], verdicts: Mapping[Comparison, Verdict], alone: bool) -> tuple[TrialExample, ...]:
+def pick_examples(trials: Sequence[Trial], verdicts: Mapping[ProbedPair, Verdict], alone: bool) -> tuple[TrialExample, ...]:
     """Return a few trials of different clusters, first those that an unbiased judge would have decided otherwise."""
     counted = [(trial, group, label) for trial in trials for group, label in [_count(trial, verdicts)] if label is not None]
     # Sorting keeps the order of equals.
@@ -51,13 +51,13 @@ def pick_examples(trials: Sequence[Trial], verdicts: Mapping[Comparison, Verdict
     return tuple(_hear(*candidate, verdicts, alone) for candidate in chosen.values())
 
 
-def _count(trial: Trial, verdicts: Mapping[Comparison, Verdict]) -> tuple[tuple[str, ...], str | None]:
+def _count(trial: Trial, verdicts: Mapping[ProbedPair, Verdict]) -> tuple[tuple[str, ...], str | None]:
     labels = [verdicts[comparison][0] for comparison in trial.comparisons]
     return trial.read([None if isinstance(label, Unscored) else label for label in labels])[0]
 
 
 def _hear(
-    trial: Trial, group: tuple[str, ...], outcome: str, verdicts: Mapping[Comparison, Verdict], alone: bool
+    trial: Trial, group: tuple[str, ...], outcome: str, verdicts: Mapping[ProbedPair, Verdict], alone: bool
 ) -> TrialExample:
     compared = [comparison for comparison in trial.comparisons if not (alone and comparison.change == TURNED)]
     instruction = ""

@@ -81,7 +81,7 @@ PROBES: dict[str, ProbeSpec] = {
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """The label of one trial in one group; None: it has no label. `about` names the judged item, in every group."""
 
     cluster: str
@@ -179,20 +179,24 @@ def noise_order(part: Part) -> tuple[float, int]:
 
 
 def tell_parts(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[TrialOutcome],
     labels_of: Callable[[tuple[str, ...]], tuple[str, ...]],
     compared: tuple[str, str] | None,
     seed: int = 0,
 ) -> tuple[Part, ...]:
     """Return a part for every group, in the order in which they come."""
-    groups: dict[tuple[str, ...], list[Outcome]] = {}
+    groups: dict[tuple[str, ...], list[TrialOutcome]] = {}
     for outcome in outcomes:
         groups.setdefault(outcome.group, []).append(outcome)
     return tuple(_part(group, members, labels_of(group), compared, seed) for group, members in groups.items())
 
 
 def _part(
-    group: tuple[str, ...], outcomes: Sequence[Outcome], labels: tuple[str, ...], compared: tuple[str, str] | None, seed: int
+    group: tuple[str, ...],
+    outcomes: Sequence[TrialOutcome],
+    labels: tuple[str, ...],
+    compared: tuple[str, str] | None,
+    seed: int,
 ) -> Part:
     known = [outcome for outcome in outcomes if outcome.label is not None]
     columns = np.array([labels.index(str(outcome.label)) for outcome in known], dtype=np.intp)
@@ -220,7 +224,7 @@ def _shares(counts: np.ndarray, n_asked: int, seed: int) -> list[Share]:
     ]
 
 
-def against_control(parts: Sequence[Part], outcomes: Sequence[Outcome], control: str, seed: int = 0) -> tuple[Part, ...]:
+def against_control(parts: Sequence[Part], outcomes: Sequence[TrialOutcome], control: str, seed: int = 0) -> tuple[Part, ...]:
     """Return the parts, whole levels with the p-value of as many changes as at the control level, of pairs labelled at both."""
     known = [outcome for outcome in outcomes if outcome.label is not None]
     at_control = {outcome.about: outcome.label for outcome in known if outcome.group == (control,)}

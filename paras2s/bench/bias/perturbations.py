@@ -186,7 +186,7 @@ def clips_at(clip: Clip, gain_db: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ProbedPair:
     """One comparison: what it is about, how that is changed, and the clips, made when they are needed.
 
     `clips` are the files before any change, by what they are in the comparison. `make` may raise AudioError: then the
@@ -204,7 +204,7 @@ class Trial:
     """One observation of a probe: its comparisons, and the outcome of their labels."""
 
     cluster: str
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ProbedPair, ...]
     read: Callable[[Labels], Counted]
 
 
@@ -230,14 +230,14 @@ def _exchanged(pair: ProbePair) -> Pair:
     return Pair(given.instruction, given.second, given.first, _words(*pair.words[::-1]))
 
 
-def as_given(pair: ProbePair) -> Comparison:
+def as_given(pair: ProbePair) -> ProbedPair:
     """Return the pair as it is."""
-    return Comparison(f"pair {pair.id}", GIVEN, lambda: _given(pair), pair.clips())
+    return ProbedPair(f"pair {pair.id}", GIVEN, lambda: _given(pair), pair.clips())
 
 
-def turned_round(pair: ProbePair) -> Comparison:
+def turned_round(pair: ProbePair) -> ProbedPair:
     """Return the pair in the other order."""
-    return Comparison(f"pair {pair.id}", TURNED, lambda: _exchanged(pair), pair.clips(turned=True))
+    return ProbedPair(f"pair {pair.id}", TURNED, lambda: _exchanged(pair), pair.clips(turned=True))
 
 
 def position(pairs: Sequence[ProbePair]) -> list[Trial]:
@@ -297,9 +297,9 @@ def identical(clips: Sequence[OneClip]) -> list[Trial]:
     """Return trials of every clip against itself."""
     meaning: dict[PairLabel, str] = {"1": "first", "2": "second", "tie": "tie"}
 
-    def comparison(clip: OneClip) -> Comparison:
+    def comparison(clip: OneClip) -> ProbedPair:
         make = lambda: clip.pair_with(lambda sound: (sound, sound))  # noqa: E731
-        return Comparison(f"clip {clip.id}", "against itself", make, clip.clips())
+        return ProbedPair(f"clip {clip.id}", "against itself", make, clip.clips())
 
     return [
         Trial(clip.pair.cluster, (comparison(clip),), lambda labels: [(("all",), _named(labels[0], meaning))]) for clip in clips
@@ -352,7 +352,7 @@ def noise(pairs: Sequence[ProbePair], seed: int) -> list[Trial]:
             of_class = [] if clean is None else [((level, noise_class(clean, pair.human)), changed)]
             return [((level,), changed), *of_class]
 
-        comparison = Comparison(f"pair {pair.id}", f"noise at {level}", lambda: noisy(pair, snr_db), pair.clips())
+        comparison = ProbedPair(f"pair {pair.id}", f"noise at {level}", lambda: noisy(pair, snr_db), pair.clips())
         return Trial(pair.cluster, (as_given(pair), comparison), read)
 
     return [trial(pair, snr_db) for snr_db in (*SNRS_DB, CONTROL_DB) for pair in pairs]
@@ -376,7 +376,7 @@ def loudness(clips: Sequence[OneClip], gain_db: float = GAIN_DB) -> list[Trial]:
             return [(("all",), outcome), ((gain_name(gain),), outcome)]
 
         make = lambda: clip.pair_with(lambda sound: louder_and_quieter(sound, gain), louder_second)  # noqa: E731
-        compared = Comparison(f"clip {clip.id}", f"against itself at {gain_name(gain)}", make, clip.clips())
+        compared = ProbedPair(f"clip {clip.id}", f"against itself at {gain_name(gain)}", make, clip.clips())
         return Trial(clip.pair.cluster, (compared,), read)
 
     return [trial(clip, gain) for gain in (gain_db, -gain_db) for clip in clips]
@@ -413,7 +413,7 @@ def speaker(clips: Sequence[OneClip], revoice: Revoice, voices: Sequence[str]) -
             return [((voice,), outcome)]
 
         make = lambda: clip.pair_with(lambda sound: (revoice(sound, OWN_VOICE), revoice(sound, voice)), own_second)  # noqa: E731
-        compared = Comparison(f"clip {clip.id}", f"against the voice {voice}", make, clip.clips())
+        compared = ProbedPair(f"clip {clip.id}", f"against the voice {voice}", make, clip.clips())
         return Trial(clip.pair.cluster, (compared,), read)
 
     return [trial(clip, voice_index, voice) for voice_index, voice in enumerate(voices) for clip in clips]

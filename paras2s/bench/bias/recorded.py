@@ -26,8 +26,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from paras2s.bench.bias import perturbations
 from paras2s.bench.bias.metrics import (
     PROBES,
-    Outcome,
     ProbeResult,
+    TrialOutcome,
     against_control,
     gap_correlation,
     noise_class,
@@ -139,12 +139,12 @@ def measure(name: str, rows: Sequence[RecordedRow], seed: int = 0) -> ProbeResul
 
 def _result(name: str, trials: Sequence[Trial], rows: Sequence[RecordedRow], seed: int) -> ProbeResult:
     by_pair = {f"pair {row.id}": row for row in rows}
-    outcomes: list[Outcome] = []
+    outcomes: list[TrialOutcome] = []
     unscored = 0
     for trial in trials:
         about = [(by_pair[comparison.about], comparison.change) for comparison in trial.comparisons]
         labels = [row.given if change == GIVEN else row.turned for row, change in about]
-        outcomes += [Outcome(trial.cluster, group, label, about[0][0].id) for group, label in trial.read(labels)]
+        outcomes += [TrialOutcome(trial.cluster, group, label, about[0][0].id) for group, label in trial.read(labels)]
         unscored += None in labels
     spec = PROBES[name]
     parts = tell_parts(outcomes, spec.labels_of, spec.compared, seed)
@@ -169,12 +169,12 @@ def _noise(rows: Sequence[RecordedRow], seed: int) -> ProbeResult | None:
         verdicts += [(row, control, row.again) for row in rows]
     if not verdicts:
         return None
-    outcomes: list[Outcome] = []
+    outcomes: list[TrialOutcome] = []
     unscored = 0
     for row, level, label in verdicts:
         changed = None if row.given is None or label is None else "unchanged" if label == row.given else "changed"
         groups = [(level,), *([(level, _class_of(row, row.given))] if row.given else [])]
-        outcomes += [Outcome(row.cluster or row.id, group, changed, row.id) for group in groups]
+        outcomes += [TrialOutcome(row.cluster or row.id, group, changed, row.id) for group in groups]
         unscored += changed is None
     spec = PROBES["noise"]
     parts = sorted(tell_parts(outcomes, spec.labels_of, spec.compared, seed), key=noise_order)

@@ -19,8 +19,8 @@ from paras2s.bench.bias.judges import CachedScores, Probed, ProbeOptions, open_p
 from paras2s.bench.bias.metrics import (
     PROBES,
     Change,
-    Outcome,
     ProbeResult,
+    TrialOutcome,
     against_control,
     gap_correlation,
     mean_change,
@@ -29,7 +29,7 @@ from paras2s.bench.bias.metrics import (
     retest_margin,
     tell_parts,
 )
-from paras2s.bench.bias.perturbations import Comparison, OneClip, ProbePair, Trial
+from paras2s.bench.bias.perturbations import OneClip, ProbedPair, ProbePair, Trial
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
 from paras2s.bench.made_from import MadeFrom, clip_names, sent
 from paras2s.bench.results import AnswerRow, load_rows
@@ -131,7 +131,7 @@ class Revoicer:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProbePlan:
     """The pairs of a run of probes, their distinct clips, and the word counts of tied pairs (`wordless`: why one has none)."""
 
     pairs: Sequence[ProbePair]
@@ -142,11 +142,11 @@ class Plan:
     seed: int
 
 
-def make_plan(pairs: Sequence[ProbePair], only: Sequence[str], seed: int) -> Plan:
+def make_plan(pairs: Sequence[ProbePair], only: Sequence[str], seed: int) -> ProbePlan:
     """Make the plan for all judges; transcripts that a manifest lacks are the recogniser's."""
     names = tuple(name for name in PROBES if not only or name in only)
     tokens, wordless = count_words([pair for pair in pairs if pair.tied_by]) if "verbosity" in names else ({}, {})
-    return Plan(pairs, perturbations.distinct_clips(pairs), tokens, wordless, names, seed)
+    return ProbePlan(pairs, perturbations.distinct_clips(pairs), tokens, wordless, names, seed)
 
 
 def count_words(pairs: Sequence[ProbePair]) -> tuple[dict[str, tuple[int, int]], dict[str, str]]:
@@ -177,7 +177,7 @@ def count_words(pairs: Sequence[ProbePair]) -> tuple[dict[str, tuple[int, int]],
 Planned = list[Trial] | ProbeResult
 
 
-def plan_trials(name: str, plan: Plan, probed: Probed) -> Planned:
+def plan_trials(name: str, plan: ProbePlan, probed: Probed) -> Planned:
     """Return the trials of a probe, or why there are none for this judge."""
     alone = probed.judge.scores_alone
     if name == "position":
@@ -198,7 +198,7 @@ def plan_trials(name: str, plan: Plan, probed: Probed) -> Planned:
     return _plan_verbosity(plan, probed)
 
 
-def _plan_verbosity(plan: Plan, probed: Probed) -> Planned:
+def _plan_verbosity(plan: ProbePlan, probed: Probed) -> Planned:
     tied = [pair for pair in plan.pairs if pair.tied_by]
     if not tied:
         return ProbeResult("verbosity", "absent", "no pair is rated a tie")
@@ -225,20 +225,20 @@ class Judged:
 
 def run_comparisons(
     probed: Probed,
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[ProbedPair],
     on_progress: Progress,
-    save: Callable[[Mapping[Comparison, Judged]], None] = lambda judged: None,
-) -> tuple[dict[Comparison, Judged], BudgetError | None]:
+    save: Callable[[Mapping[ProbedPair, Judged]], None] = lambda judged: None,
+) -> tuple[dict[ProbedPair, Judged], BudgetError | None]:
     """Return every comparison's outcome, and the error if the budget ended: the rest is unscored. `save` gets every chunk."""
     judge = probed.judge
-    judged: dict[Comparison, Judged] = {}
+    judged: dict[ProbedPair, Judged] = {}
 
-    def judge_chunk(chunk: Sequence[Comparison], at: Progress) -> list[tuple[Comparison, Judged] | BudgetError]:
+    def judge_chunk(chunk: Sequence[ProbedPair], at: Progress) -> list[tuple[ProbedPair, Judged] | BudgetError]:
         def of_pairs(pairs: list[Pair]) -> Iterable[tuple[Preferred, tuple[float, float] | None, tuple[str, ...] | None]]:
             return zip(judge.compare_batch(pairs, at), _scores(judge, pairs), _prompts(probed, pairs), strict=True)
 
         results = judge_readable([_make(comparison) for comparison in chunk], of_pairs)
-        outcomes: list[tuple[Comparison, Judged] | BudgetError] = []
+        outcomes: list[tuple[ProbedPair, Judged] | BudgetError] = []
         for comparison, result in zip(chunk, results, strict=True):
             preferred, scores, prompts = (result, None, ()) if isinstance(result, Unscored) else result
             if isinstance(preferred, BudgetError):
@@ -247,7 +247,7 @@ def run_comparisons(
                 outcomes.append((comparison, replace(_judged(preferred, scores), prompts=prompts)))
         return outcomes
 
-    def keep(rows: Sequence[tuple[Comparison, Judged]]) -> None:
+    def keep(rows: Sequence[tuple[ProbedPair, Judged]]) -> None:
         judged.update(rows)
         save(dict(rows))
 
@@ -256,7 +256,7 @@ def run_comparisons(
     return {comparison: judged.get(comparison, missing) for comparison in comparisons}, stopped
 
 
-def _make(comparison: Comparison) -> Pair | Unscored:
+def _make(comparison: ProbedPair) -> Pair | Unscored:
     try:
         return comparison.make()
     except AudioError as error:
@@ -298,7 +298,7 @@ def _scores(judge: Judge, pairs: Sequence[Pair]) -> list[tuple[float, float] | N
 
 def probe_judge(
     probed: Probed,
-    plan: Plan,
+    plan: ProbePlan,
     on_progress: Progress,
     save: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
     out: Path = Path(),
@@ -332,7 +332,7 @@ def probe_judge(
     return judge, rows, stopped
 
 
-def _margin(planned: Mapping[str, Planned], judged: Mapping[Comparison, Judged]) -> float | None:
+def _margin(planned: Mapping[str, Planned], judged: Mapping[ProbedPair, Judged]) -> float | None:
     """Return the spread of a judge's own scores: what inaudible noise changes. None without scores, or without that probe."""
     trials = planned.get("noise", [])
     control = (perturbations.level_name(perturbations.CONTROL_DB),)
@@ -368,7 +368,7 @@ class _Spending:
         return now_usd if priced and self._client.price is not None and now_usd > 0 else None
 
 
-def _comparisons(planned: Iterable[Planned], alone: bool) -> list[Comparison]:
+def _comparisons(planned: Iterable[Planned], alone: bool) -> list[ProbedPair]:
     """Return the comparisons of all trials, each once; a judge of single answers is not asked in the other order."""
     every = [
         comparison
@@ -380,8 +380,8 @@ def _comparisons(planned: Iterable[Planned], alone: bool) -> list[Comparison]:
     return [comparison for comparison in dict.fromkeys(every) if not (alone and comparison.change == perturbations.TURNED)]
 
 
-def _derived(planned: Iterable[Planned], judged: Mapping[Comparison, Judged]) -> dict[Comparison, Judged]:
-    derived: dict[Comparison, Judged] = {}
+def _derived(planned: Iterable[Planned], judged: Mapping[ProbedPair, Judged]) -> dict[ProbedPair, Judged]:
+    derived: dict[ProbedPair, Judged] = {}
     for trials in planned:
         for trial in [] if isinstance(trials, ProbeResult) else trials:
             for comparison in trial.comparisons:
@@ -391,7 +391,7 @@ def _derived(planned: Iterable[Planned], judged: Mapping[Comparison, Judged]) ->
     return derived
 
 
-def _row(probed: Probed, comparison: Comparison, judged: Judged, out: Path) -> dict[str, Any]:
+def _row(probed: Probed, comparison: ProbedPair, judged: Judged, out: Path) -> dict[str, Any]:
     unscored = isinstance(judged.label, Unscored)
     return {
         "judge": probed.judge.name,
@@ -409,15 +409,15 @@ def _row(probed: Probed, comparison: Comparison, judged: Judged, out: Path) -> d
     }
 
 
-def _result(name: str, trials: Sequence[Trial], judged: Mapping[Comparison, Judged], plan: Plan) -> ProbeResult:
-    outcomes: list[Outcome] = []
+def _result(name: str, trials: Sequence[Trial], judged: Mapping[ProbedPair, Judged], plan: ProbePlan) -> ProbeResult:
+    outcomes: list[TrialOutcome] = []
     # Each pair of this probe would have been two trials.
     unscored: Counter[str] = Counter(2 * list(plan.wordless.values()) if name == "verbosity" else ())
     total = len(trials) + unscored.total()
     for trial in trials:
         labels = [judged[comparison].label for comparison in trial.comparisons]
         counted = trial.read([None if isinstance(label, Unscored) else label for label in labels])
-        outcomes += [Outcome(trial.cluster, group, label, trial.comparisons[0].about) for group, label in counted]
+        outcomes += [TrialOutcome(trial.cluster, group, label, trial.comparisons[0].about) for group, label in counted]
         if failed := [label for label in labels if isinstance(label, Unscored)]:
             unscored[failed[0].reason] += 1
     spec = PROBES[name]
@@ -432,7 +432,7 @@ def _result(name: str, trials: Sequence[Trial], judged: Mapping[Comparison, Judg
     )  # fmt: skip
 
 
-def _gap_link(plan: Plan, judged: Mapping[Comparison, Judged]) -> Correlation:
+def _gap_link(plan: ProbePlan, judged: Mapping[ProbedPair, Judged]) -> Correlation:
     gaps, stable, clusters = [], [], []
     for pair in plan.pairs:
         if pair.mos is None:
@@ -445,7 +445,7 @@ def _gap_link(plan: Plan, judged: Mapping[Comparison, Judged]) -> Correlation:
     return gap_correlation(gaps, stable, clusters, plan.seed)
 
 
-def _changes(name: str, trials: Sequence[Trial], judged: Mapping[Comparison, Judged], seed: int) -> tuple[Change, ...]:
+def _changes(name: str, trials: Sequence[Trial], judged: Mapping[ProbedPair, Judged], seed: int) -> tuple[Change, ...]:
     """By how much a change of the clip changes its score, a group each; none of a judge that gives no scores."""
     groups: dict[tuple[str, ...], list[tuple[float, str]]] = {}
     for group, change, cluster in _score_changes(name, trials, judged):
@@ -457,7 +457,7 @@ def _changes(name: str, trials: Sequence[Trial], judged: Mapping[Comparison, Jud
 
 
 def _score_changes(
-    name: str, trials: Sequence[Trial], judged: Mapping[Comparison, Judged]
+    name: str, trials: Sequence[Trial], judged: Mapping[ProbedPair, Judged]
 ) -> list[tuple[tuple[str, ...], float, str]]:
     """Group, change and cluster of scores: a noisy answer's less the clean one's, or CHANGED_SIDE's less the other clip's."""
     changes: list[tuple[tuple[str, ...], float, str]] = []
@@ -478,7 +478,7 @@ def _score_changes(
     return changes
 
 
-def _notes(name: str, plan: Plan) -> tuple[str, ...]:
+def _notes(name: str, plan: ProbePlan) -> tuple[str, ...]:
     if name == "verbosity":
         raters = sorted({pair.tied_by for pair in plan.pairs if pair.tied_by})
         return (f"Ties rated by: {', '.join(raters)}.",)
@@ -488,7 +488,7 @@ def _notes(name: str, plan: Plan) -> tuple[str, ...]:
     return ()
 
 
-def report_of(options: ProbeOptions, plan: Plan, available: int, judges: Sequence[JudgeProbes]) -> ProbeReport:
+def report_of(options: ProbeOptions, plan: ProbePlan, available: int, judges: Sequence[JudgeProbes]) -> ProbeReport:
     """Return the report of all judges, with the settings."""
     settings = {
         "seed": plan.seed,
@@ -558,7 +558,7 @@ def estimate_probes(options: ProbeOptions, bar_of: Callable[[str], Any]) -> list
 def _estimate(
     requests_of: Callable[[Sequence[Pair]], Sequence[list[Request] | Unscored]],
     client: LLMClient,
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[ProbedPair],
     on_progress: Progress,
 ) -> dict[str, Any]:
     bill, usable = Bill(), 0

@@ -87,7 +87,7 @@ def load_grid(path: Path) -> GridConfig:
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """One setup on one suite: its figures as `bench detect` has them, or None with why there are none."""
 
     figures: dict[str, Any] | None
@@ -103,7 +103,7 @@ class Cell:
 class GridReport:
     """Cells by setup and suite, the mean over suites by setup, and the error if a budget ended the judging."""
 
-    cells: dict[str, dict[str, Cell]]
+    cells: dict[str, dict[str, GridCell]]
     averages: dict[str, float | None]
     stopped: BudgetError | None
 
@@ -122,7 +122,7 @@ def run_grid(path: Path, out: Path, console: Console, quiet: bool) -> GridReport
         ConfigError: a grid that is not as expected. DataError: pairs or verdicts that are not. StorageError: as `bench detect`.
     """
     grid = load_grid(path)
-    by_suite: dict[str, dict[str, Cell]] = {}
+    by_suite: dict[str, dict[str, GridCell]] = {}
     stopped: BudgetError | None = None
     for name, suite in grid.suites.items():
         files, missing = {}, {}
@@ -140,7 +140,7 @@ def run_grid(path: Path, out: Path, console: Console, quiet: bool) -> GridReport
                 files[setup_name] = file
             else:
                 missing[setup_name] = str(stopped)
-        by_suite[name] = _cells(name, suite, files) | {setup: Cell(None, why) for setup, why in missing.items()}
+        by_suite[name] = _cells(name, suite, files) | {setup: GridCell(None, why) for setup, why in missing.items()}
     cells = {setup: {suite: by_suite[suite][setup] for suite in grid.suites} for setup in grid.setups}
     report = GridReport(cells, {name: average(row) for name, row in cells.items()}, stopped)
     write_json(out / "grid.json", report.to_json())
@@ -159,17 +159,17 @@ def _options(name: str, suite: GridSuite, setup: GridSetup, file: Path | None) -
     return DetectionOptions(name, suite.pairs, suite.audio, setup.judge, out=file, overrides=dict(setup.settings))
 
 
-def _cells(name: str, suite: GridSuite, files: Mapping[str, Path]) -> dict[str, Cell]:
+def _cells(name: str, suite: GridSuite, files: Mapping[str, Path]) -> dict[str, GridCell]:
     """Return the cells of one suite; the first setup that has verdicts on it is the baseline of the others."""
     if not files:
         return {}
     of_suite = SUITES[name]
     rows = {setup: load_rows(file, of_suite) for setup, file in files.items()}
     report = detection_report(of_suite, load_pairs(suite.pairs, of_suite), rows)
-    return {setup: Cell(figures) for setup, figures in report["judges"].items()}
+    return {setup: GridCell(figures) for setup, figures in report["judges"].items()}
 
 
-def average(row: Mapping[str, Cell]) -> float | None:
+def average(row: Mapping[str, GridCell]) -> float | None:
     """Return the mean over suites, equally weighted; None if a suite has no figure."""
     values = [cell.accuracy for cell in row.values()]
     known = [value for value in values if value is not None]
@@ -210,7 +210,7 @@ def show_grid(console: Console, report: GridReport) -> None:
                 console.print(f"{name}, {suite}: {count} pairs unscored")
 
 
-def _shown(cell: Cell) -> str:
+def _shown(cell: GridCell) -> str:
     if cell.figures is None or cell.accuracy is None:
         return "none"
     tested = cell.figures["against_baseline"]

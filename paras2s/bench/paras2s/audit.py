@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from paras2s.audio.clip import Clip, read_clip
-from paras2s.bench.audit import Audit, Compared, Position, contrasts_of, points_of, shares_of
+from paras2s.bench.audit import Audit, Compared, OrderFigures, contrasts_of, points_of, shares_of
 from paras2s.bench.paras2s.judges import AnswerJudge, behind_history
 from paras2s.bench.paras2s.scripted_baselines import BAD, FLAT
 from paras2s.bench.paras2s.second_judge import judge_again, take_evenly
@@ -231,7 +231,7 @@ class JudgeAudit:
         values = [None if a is None or b is None else float(holds(a, b)) for a, b in pairs]
         return mean_by_cluster(values, [row.contrast_id for row in self.probed])
 
-    def _position(self) -> Position | None:
+    def _position(self) -> OrderFigures | None:
         pairs = self._pairs()
         points = [points_in(verdict) for verdict in self.judge.compare_batch(pairs)] if pairs else []
         return position_of(points[::2], points[1::2], [row.contrast_id for row in self.probed]) if pairs else None
@@ -248,12 +248,14 @@ def points_in(verdict: Preferred) -> float | None:
     return verdict.points if isinstance(verdict, Preference) else None
 
 
-def position_of(gold_first: Sequence[float | None], gold_second: Sequence[float | None], contrasts: Sequence[str]) -> Position:
+def position_of(
+    gold_first: Sequence[float | None], gold_second: Sequence[float | None], contrasts: Sequence[str]
+) -> OrderFigures:
     """Return the position bias from the points of the answer heard first, for each pair in both orders."""
     both = list(zip(gold_first, gold_second, strict=True))
     first = [None if a is None or b is None else (a + b) / 2 for a, b in both]
     equal = [None if a is None or b is None else float(a == 1 - b) for a, b in both]
-    return Position(mean_by_cluster(first, contrasts), mean_by_cluster(equal, contrasts))
+    return OrderFigures(mean_by_cluster(first, contrasts), mean_by_cluster(equal, contrasts))
 
 
 def commonest_of(scores: Sequence[tuple[float | None, str]]) -> tuple[int, Share] | None:

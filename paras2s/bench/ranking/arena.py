@@ -21,7 +21,7 @@ import numpy as np
 
 from paras2s.bench.ranking import data
 from paras2s.bench.ranking.data import Game, Problem, points_table
-from paras2s.bench.ranking.metrics import Position, correlate, outcome_table, position, rates_of
+from paras2s.bench.ranking.metrics import PositionBias, correlate, outcome_table, position, rates_of
 from paras2s.errors import DataError
 from paras2s.reward.judges.votes import POINTS, swapped
 from paras2s.statistics.bradley_terry import chance, strengths
@@ -136,7 +136,7 @@ class ArenaAspect:
 
     systems: dict[str, Rank]
     accuracy: Share
-    position: Position
+    position: PositionBias
     spearman: Correlation
     pearson: Correlation
 

@@ -67,7 +67,7 @@ def fuse_games(recorded: Recorded, rule: EnsembleRule) -> tuple[list[Game], list
 
 
 @dataclass(frozen=True)
-class Rates:
+class WinRates:
     """Win rates [S], nan without a game; those of resamples [R, S], None without any; how many instructions each is of [S]."""
 
     value: np.ndarray
@@ -85,11 +85,11 @@ class Rates:
         return Share(value, *share_percentiles(value, drawn, instructions), n, n_asked)
 
 
-def rates_of(table: np.ndarray, drawn: np.ndarray) -> Rates:
+def rates_of(table: np.ndarray, drawn: np.ndarray) -> WinRates:
     """Return win rates of a table [I, S, 2] and of resamples `drawn` of it [R, I]."""
     met = table[..., 1] > 0
     sums = np.tensordot(drawn, table, 1) if met.any(1).sum() > 1 else None
-    return Rates(_ratio(table.sum(0)), None if sums is None else _ratio(sums), met.sum(0))
+    return WinRates(_ratio(table.sum(0)), None if sums is None else _ratio(sums), met.sum(0))
 
 
 def _ratio(table: np.ndarray) -> np.ndarray:
@@ -97,7 +97,7 @@ def _ratio(table: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Position:
+class PositionBias:
     """The influence of the order, over `n` games with both orders; all but `p_value` are shares with their 95 % intervals.
 
     `stable`: both orders mean the same, a tie twice as well. `first`, `second`: both prefer the clip in that place. `other`:
@@ -123,7 +123,7 @@ def outcome_table(games: Iterable[Game], instructions: Sequence[str]) -> np.ndar
     return counts
 
 
-def position(counts: np.ndarray, drawn: np.ndarray, n_asked: int) -> Position:
+def position(counts: np.ndarray, drawn: np.ndarray, n_asked: int) -> PositionBias:
     """Position bias (AudioJudge, 6.3) of outcomes [I, 4] and resamples `drawn` [R, I]; `n_asked` has incomplete games too."""
     total, n = counts.sum(0), int(counts.sum())
     sums = drawn @ counts if counts.any(1).sum() > 1 else None
@@ -142,7 +142,7 @@ def position(counts: np.ndarray, drawn: np.ndarray, n_asked: int) -> Position:
     stable, first, second, other = (share(row) for row in np.eye(len(PLACES), dtype=int).tolist())
     bias = [0, 1, -1, 0]
     p_value = None if sums is None else p_equal(counts @ bias, resamples=len(drawn))
-    return Position(n, stable, first, second, other, share(bias), p_value)
+    return PositionBias(n, stable, first, second, other, share(bias), p_value)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class AgainstPeople:
     strength_spearman: float | None
 
 
-def correlate(judge: Rates, people: Rates) -> tuple[Correlation, Correlation]:
+def correlate(judge: WinRates, people: WinRates) -> tuple[Correlation, Correlation]:
     """Return Spearman's and Pearson's correlation over systems, with intervals from the resamples in which both are defined.
 
     Noise that a resample adds lowers a correlation: the interval reaches further down than the truth would ask for.
@@ -238,8 +238,8 @@ class AspectRanking:
     """One aspect, or the ensemble. Systems are sorted, the best first; `position_of_others` is without self-comparison."""
 
     systems: dict[str, Standing]
-    position: Position
-    position_of_others: Position
+    position: PositionBias
+    position_of_others: PositionBias
     self_comparison: SelfComparison | None
     people: AgainstPeople | None
 
@@ -314,7 +314,7 @@ def _with_reference(recorded: Recorded) -> tuple[str, ...]:
 
 
 def _rank(
-    recorded: Recorded, games: Sequence[Game], drawn: np.ndarray, beside: Rates | None, people: PeopleRanking | None
+    recorded: Recorded, games: Sequence[Game], drawn: np.ndarray, beside: WinRates | None, people: PeopleRanking | None
 ) -> AspectRanking:
     systems, reference = _with_reference(recorded), recorded.reference
     cells = ((game.instruction, game.system, points_of(game)) for game in games)
@@ -338,7 +338,7 @@ def _rank(
     against = None
     if beside is not None and people is not None:
         known = np.array([people.bradley_terry.get(system, math.nan) for system in systems])
-        strength = correlate(Rates(rates.value), Rates(known))[0].value if people.bradley_terry else None
+        strength = correlate(WinRates(rates.value), WinRates(known))[0].value if people.bradley_terry else None
         both = np.isfinite(rates.value) & np.isfinite(beside.value)
         against = AgainstPeople(int(both.sum()), *correlate(rates, beside), strength)
     itself = _self_comparison([game for game in games if game.system == reference])
@@ -358,14 +358,14 @@ def _self_comparison(games: Sequence[Game]) -> SelfComparison | None:
     return SelfComparison(win_rate, len(games), same, {name: outcomes.count(name) for name in PLACES})
 
 
-def _people_ranking(people: People, systems: Sequence[str], resamples: int) -> tuple[PeopleRanking, Rates]:
+def _people_ranking(people: People, systems: Sequence[str], resamples: int) -> tuple[PeopleRanking, WinRates]:
     """People's side of the report, and their scores of the judge's systems, in its order."""
     only_judge = tuple(system for system in systems if system not in people.scores)
     only_people = tuple(name for name in people.scores if name not in systems)
     scores = dict(sorted(people.scores.items(), key=lambda item: (-item[1], item[0])))
     if not people.games:
         why = "bare scores do not say what they are the mean of; a split needs the comparisons"
-        beside = Rates(np.array([scores.get(system, math.nan) for system in systems]))
+        beside = WinRates(np.array([scores.get(system, math.nan) for system in systems]))
         return PeopleRanking(scores, {}, {}, only_judge, only_people, None, why), beside
     names = list(scores)
     table = people.table(names)

@@ -14,7 +14,7 @@ from rich.console import Console
 from paras2s.bench.plots.base import svg_of
 from paras2s.bench.plots.scatter import Dot, Scatter
 from paras2s.bench.ranking.data import Problem
-from paras2s.bench.ranking.metrics import AspectRanking, PeopleRanking, Position, Ranking, SelfComparison, Standing
+from paras2s.bench.ranking.metrics import AspectRanking, PeopleRanking, PositionBias, Ranking, SelfComparison, Standing
 from paras2s.statistics.correlation import Correlation
 from paras2s.statistics.intervals import Share
 from paras2s.utils.tables import Table, escape_markdown, number_text, p_value, with_interval
@@ -111,7 +111,7 @@ def _position_table(aspects: Mapping[str, AspectRanking]) -> Table:
     return Table(head, rows, "Position", (note,))
 
 
-def _position(position: Position) -> tuple[str, ...]:
+def _position(position: PositionBias) -> tuple[str, ...]:
     shares = (position.stable, position.first, position.second, position.other, position.bias)
     return f"{position.n} of {position.stable.n_asked}", *map(percent, shares), p_value(position.p_value)
 

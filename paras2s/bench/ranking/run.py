@@ -68,7 +68,7 @@ class RankingOptions:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AnsweredPair:
     """One system against the reference on one instruction: both answers and their `files`, or why one is missing."""
 
     instruction_id: str
@@ -86,7 +86,7 @@ class Done:
     unscored: int
 
 
-def comparisons(options: RankingOptions, console: Console, quiet: bool) -> list[Comparison]:
+def comparisons(options: RankingOptions, console: Console, quiet: bool) -> list[AnsweredPair]:
     """Compare every system with the reference on every instruction; systems answer first. Raises ConfigError. BudgetError."""
     spoken = _instructions(options)
     readable = _readable(spoken)
@@ -104,14 +104,14 @@ def _readable(spoken: Mapping[Path, Utterance | str]) -> dict[str, Path]:
 
 def _compared(
     options: RankingOptions, spoken: Mapping[Path, Utterance | str], answers: Mapping[str, Mapping[str, Answer]]
-) -> list[Comparison]:
+) -> list[AnsweredPair]:
     compared = []
     for name in options.systems:
         if name == options.reference:
             continue
         for path, instruction in spoken.items():
             if isinstance(instruction, str):
-                compared.append(Comparison(path.stem, name, None, instruction))
+                compared.append(AnsweredPair(path.stem, name, None, instruction))
                 continue
             own, reference = answers[name][path.stem], answers[options.reference][path.stem]
             compared.append(_comparison(path.stem, name, instruction, own, reference))
@@ -125,12 +125,12 @@ def _instruction(path: Path) -> Utterance | str:
         return str(error)
 
 
-def _comparison(instruction_id: str, system: str, instruction: Utterance, own: Answer, reference: Answer) -> Comparison:
+def _comparison(instruction_id: str, system: str, instruction: Utterance, own: Answer, reference: Answer) -> AnsweredPair:
     first, second, files = own.response, reference.response, (own.path, reference.path)
     if first.clip is None or second.clip is None or first.missing or second.missing:
-        return Comparison(instruction_id, system, None, first.missing or second.missing or "", files)
+        return AnsweredPair(instruction_id, system, None, first.missing or second.missing or "", files)
     words = (first.text, second.text) if first.text and second.text else None
-    return Comparison(instruction_id, system, Pair(instruction, first.clip, second.clip, words), files=files)
+    return AnsweredPair(instruction_id, system, Pair(instruction, first.clip, second.clip, words), files=files)
 
 
 def estimate_systems(judges: Sequence[AudioJudge], options: RankingOptions) -> tuple[Bill, dict[str, dict[str, Any]]]:
@@ -150,7 +150,7 @@ Key = tuple[str, str, str]
 
 
 def judge_systems(
-    judges: Sequence[AudioJudge], options: RankingOptions, compared: Sequence[Comparison], console: Console, quiet: bool
+    judges: Sequence[AudioJudge], options: RankingOptions, compared: Sequence[AnsweredPair], console: Console, quiet: bool
 ) -> tuple[Done, BudgetError | None]:
     """Judge all comparisons in both orders; verdicts go to `options.out` (CSV) and, with reasons, beside it (JSONL).
 
@@ -164,7 +164,7 @@ def judge_systems(
     _require_new(options, file.rows.values(), judges)
     rate_hz = judges[0].config.audio.sample_rate_hz
 
-    def judge_chunk(chunk: Sequence[Comparison], at: Progress) -> list[dict[str, Any] | BudgetError]:
+    def judge_chunk(chunk: Sequence[AnsweredPair], at: Progress) -> list[dict[str, Any] | BudgetError]:
         outcomes: list[dict[str, Any] | BudgetError] = []
         for judge in judges:
             todo = [item for item in chunk if not (options.retry_unscored and file.is_judged(_key(judge, item)))]
@@ -187,7 +187,7 @@ def judge_systems(
     return Done(len(reached), sum(not file.is_judged(key) for key in reached)), stopped
 
 
-def _key(judge: AudioJudge, comparison: Comparison) -> Key:
+def _key(judge: AudioJudge, comparison: AnsweredPair) -> Key:
     return judge.task.name, comparison.instruction_id, comparison.system
 
 
@@ -199,7 +199,7 @@ def _has_verdict(row: Mapping[str, Any]) -> bool:
     return bool(row["system_first"] != UNSCORED)
 
 
-def _row(aspect: str, comparison: Comparison, reference: str, verdict: Preference | Unscored) -> dict[str, Any]:
+def _row(aspect: str, comparison: AnsweredPair, reference: str, verdict: Preference | Unscored) -> dict[str, Any]:
     labels = verdict.order_labels if isinstance(verdict, Preference) else (UNSCORED, UNSCORED)
     row = dict(zip(COLUMNS, (aspect, comparison.instruction_id, comparison.system, reference, *labels), strict=True))
     answers = [None if file is None else str(file) for file in comparison.files]

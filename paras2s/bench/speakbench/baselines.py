@@ -20,7 +20,7 @@ from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.results import require_new
 from paras2s.bench.speakbench.data import SuitePair
 from paras2s.bench.speakbench.label_sets import SetLabel, load_labels
-from paras2s.bench.speakbench.metrics import Comparison, accuracy, collapse, compare
+from paras2s.bench.speakbench.metrics import JudgeComparison, accuracy, collapse, compare
 from paras2s.bench.speakbench.report import share_text, show_comparison
 from paras2s.bench.speakbench.run import CHUNK_PAIRS, SuiteOptions, estimate_suite, judge_pairs_read, made_from
 from paras2s.bench.verdict_file import VerdictFile, read_rows, rows_by_key
@@ -91,7 +91,7 @@ class BaselineTable:
     random_guess: float
     majority: tuple[str, float]
     judges: dict[str, BaselineJudge]
-    comparison: Comparison | None
+    comparison: JudgeComparison | None
     stopped: BudgetError | None = None
 
     @property

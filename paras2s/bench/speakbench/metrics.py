@@ -74,7 +74,7 @@ def majority_class(truth: Sequence[Label]) -> tuple[Label, float]:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class JudgeComparison:
     """Two judges on the pairs that both scored: accuracy of the first less that of the second, and McNemar's test.
 
     `first_only` and `second_only` count the pairs that only one of them got right; `test` names what gave `p_value`.
@@ -89,7 +89,7 @@ class Comparison:
 
 def compare(
     truth: Sequence[Label], first: Sequence[Label | None], second: Sequence[Label | None], clusters: Clusters = None
-) -> Comparison:
+) -> JudgeComparison:
     """Compare by a paired bootstrap of the difference in accuracy, and McNemar's two-sided test (TRACE, 4.2)."""
     both = [number for number in range(len(truth)) if first[number] is not None and second[number] is not None]
     groups = range(len(truth)) if clusters is None else clusters
@@ -101,7 +101,7 @@ def compare(
     difference = share_of_counts(lambda sums: ratio(sums[:, 2] - sums[:, 1], sums.sum(-1)), counts, len(truth))
     exact = first_only + second_only < EXACT_BELOW
     p_value = mcnemar(first_only, second_only, exact)
-    return Comparison(
+    return JudgeComparison(
         difference, first_only, second_only, p_value, "exact" if exact else "chi-square with continuity correction"
     )
 

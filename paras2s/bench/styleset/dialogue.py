@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Reply(Response):
+class ModelTurn(Response):
     """A model's turn. `left_out` turns of the dialogue were not shown to it; `cut`: the turn is at its longest length."""
 
     left_out: int = 0
@@ -42,7 +42,7 @@ class DialogueModel(Protocol):
     def at_once(self) -> int:
         """The size of a batch, or the number of an endpoint's slots."""
 
-    def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
+    def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[ModelTurn]:
         """Return one turn each, from its own dialogue and seed alone; a user's turn is sound. Raises BudgetError."""
 
 
@@ -77,7 +77,7 @@ class _OpenDialogue:
     def add_user_turn(self, side: int, clip: Clip) -> None:
         self.histories[side].append(Turn("user", "", clip))
 
-    def add_reply(self, side: int, reply: Reply) -> None:
+    def add_reply(self, side: int, reply: ModelTurn) -> None:
         number = len(self.turns) + 1
         if reply.clip is None:
             self.ended = f"turn {number}: {reply.failed or 'no answer'}"

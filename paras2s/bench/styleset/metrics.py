@@ -179,7 +179,7 @@ def _once(seen: set[tuple[str, ...]], names: tuple[str, ...], where: str) -> Non
 
 
 @dataclass(frozen=True)
-class Cell:
+class ScoreSummary:
     """Mean and standard deviation over the `n_scored` of `n_asked` items; None of nothing, and no deviation of one."""
 
     mean: float | None
@@ -188,10 +188,10 @@ class Cell:
     n_asked: int
 
 
-def cell_of(scores: Sequence[float | None]) -> Cell:
+def cell_of(scores: Sequence[float | None]) -> ScoreSummary:
     """Return the cell of items' scores, None if an item has none."""
     known = [score for score in scores if score is not None]
-    return Cell(fmean(known) if known else None, stdev(known) if len(known) > 1 else None, len(known), len(scores))
+    return ScoreSummary(fmean(known) if known else None, stdev(known) if len(known) > 1 else None, len(known), len(scores))
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ def mean_r(pairs: Sequence[PairR]) -> MeanR:
     return MeanR(fmean(known) if known else None, len(known), len(pairs))
 
 
-def table_1(rows: Sequence[StyleRow], ratings: Sequence[HumanRow]) -> dict[str, dict[str, dict[str, Cell]]]:
+def table_1(rows: Sequence[StyleRow], ratings: Sequence[HumanRow]) -> dict[str, dict[str, dict[str, ScoreSummary]]]:
     """Table 1 by task, system and judge; people together are the last judge."""
     return {
         task: {system: {judge: cell_of(scores) for judge, scores in judges.items()} for system, judges in systems.items()}
@@ -303,7 +303,7 @@ def table_2(rows: Sequence[StyleRow], ratings: Sequence[HumanRow], left_out: Seq
 
 def element_means(
     rows: Sequence[StyleRow], ratings: Sequence[HumanRow], items: Sequence[FollowingItem]
-) -> dict[str, dict[str, dict[str, Cell]]]:
+) -> dict[str, dict[str, dict[str, ScoreSummary]]]:
     """Return means by system, judge and style element, over sentences whose style asks for it or changes within."""
     scores: dict[tuple[str, str], dict[str, float | None]] = defaultdict(dict)
     for row in rows:
@@ -312,7 +312,7 @@ def element_means(
     for (task, system, item), score in _mean_ratings(ratings).items():
         if task == "style_following":
             scores[system, PEOPLE][item] = score
-    means: dict[str, dict[str, dict[str, Cell]]] = {}
+    means: dict[str, dict[str, dict[str, ScoreSummary]]] = {}
     for (system, judge), given in scores.items():
         cells = {}
         for element in (*ELEMENTS, CHANGES):

@@ -13,8 +13,8 @@ from paras2s.bench.styleset.metrics import (
     CHANGES,
     SD_TEXT,
     TITLES,
-    Cell,
     HumanRow,
+    ScoreSummary,
     StyleRow,
     element_means,
     sweep,
@@ -60,7 +60,7 @@ def build_report(
 
 
 def _plain(value: Any) -> Any:
-    return asdict(value) if isinstance(value, Cell) else {key: _plain(entry) for key, entry in value.items()}
+    return asdict(value) if isinstance(value, ScoreSummary) else {key: _plain(entry) for key, entry in value.items()}
 
 
 def markdown(report: Mapping[str, Any]) -> str:

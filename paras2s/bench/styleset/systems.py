@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.audio.clip import Clip
-from paras2s.bench.styleset.dialogue import DialogueModel, Reply
+from paras2s.bench.styleset.dialogue import DialogueModel, ModelTurn
 from paras2s.clients.audio_chat import AudioChat, AudioChatRequest, SpokenReply
 from paras2s.configs.schema.endpoints import AudioChatConfig, load_audio_chat
 from paras2s.errors import AudioError, PolicyError
@@ -38,28 +38,28 @@ class PolicyDialogue:
         self._steps = math.ceil(longest_answer_s * policy.spec.step_rate_hz)
         self._transcripts: dict[str, str] = {}
 
-    def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
+    def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[ModelTurn]:
         """Sample with the native engine; a policy that reads words beside the sound gets the ASR transcript."""
         from paras2s.policy.types import Sampling
 
-        prompted: list[Reply | tuple[Prompt, int]] = [self._prompt(turns) for turns in self._with_words(dialogues)]
-        places = [index for index, prompt in enumerate(prompted) if not isinstance(prompt, Reply)]
-        prompts = [prompt for prompt in prompted if not isinstance(prompt, Reply)]
+        prompted: list[ModelTurn | tuple[Prompt, int]] = [self._prompt(turns) for turns in self._with_words(dialogues)]
+        places = [index for index, prompt in enumerate(prompted) if not isinstance(prompt, ModelTurn)]
+        prompts = [prompt for prompt in prompted if not isinstance(prompt, ModelTurn)]
         sampling = Sampling(TEMPERATURE, TEMPERATURE, self._steps)
         names = [str(index) for index in places]
         every = [[seeds[index]] for index in places]
         # An engine refuses to sample from no prompt at all.
         request = SampleRequest([prompt for prompt, _ in prompts], every, sampling) if prompts else None
         rollouts = [] if request is None else self._engine.generate(names, request)
-        replies = [reply if isinstance(reply, Reply) else Reply() for reply in prompted]
+        replies = [reply if isinstance(reply, ModelTurn) else ModelTurn() for reply in prompted]
         for index, (_, left_out), rollout in zip(places, prompts, rollouts, strict=True):
             text, wave, cut = rollout.texts[0], rollout.waves[0], rollout.finish_reason[0] == "length"
             clip = Clip(wave, rollout.sample_rate_hz) if len(wave) else None
             failed = None if len(wave) else "the policy ended its answer before it began"
-            replies[index] = Reply(text, clip, failed, left_out, cut)
+            replies[index] = ModelTurn(text, clip, failed, left_out, cut)
         return replies
 
-    def _prompt(self, turns: Sequence[Turn]) -> Reply | tuple[Prompt, int]:
+    def _prompt(self, turns: Sequence[Turn]) -> ModelTurn | tuple[Prompt, int]:
         """Return a prompt of as many turns as the policy takes, and the number left out; a failed reply if it takes none."""
         from paras2s.rollout.engine import check_lengths
 
@@ -72,7 +72,7 @@ class PolicyDialogue:
                 why = str(error)
             else:
                 return prompt, len(turns) - len(shown)
-        return Reply(failed=why)
+        return ModelTurn(failed=why)
 
     def _with_words(self, dialogues: Sequence[Sequence[Turn]]) -> list[list[Turn]]:
         from paras2s.audio.asr import transcribe
@@ -109,11 +109,11 @@ class EndpointDialogue:
         self.at_once = config.concurrency
         self._chat = AudioChat(config, cache / "dialogues", TOP_P, MAX_TOKENS, MAX_CLIP_S)
 
-    def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
+    def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[ModelTurn]:
         """Send all requests at once; a failed call is a reason, and so is an earlier answer without text."""
         requests = [_request(turns, seed) for turns, seed in zip(dialogues, seeds, strict=True)]
         replies = iter(self._chat.complete_all([request for request in requests if request is not None]))
-        silent = Reply(failed="an earlier answer came without a transcript, and an endpoint reads its answers as text")
+        silent = ModelTurn(failed="an earlier answer came without a transcript, and an endpoint reads its answers as text")
         return [silent if request is None else _reply(next(replies)) for request in requests]
 
 
@@ -124,8 +124,8 @@ def _request(turns: Sequence[Turn], seed: int) -> AudioChatRequest | None:
     return AudioChatRequest(tuple(part for part in shown if part is not None), seed=seed)
 
 
-def _reply(turn: SpokenReply) -> Reply:
-    return Reply(turn.text, turn.clip, turn.failed, cut=turn.cut)
+def _reply(turn: SpokenReply) -> ModelTurn:
+    return ModelTurn(turn.text, turn.clip, turn.failed, cut=turn.cut)
 
 
 def open_speaker(spec: str, cache: Path, longest_answer_s: float) -> DialogueModel:

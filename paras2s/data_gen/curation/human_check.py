@@ -19,7 +19,7 @@ from paras2s.data_gen.dataset import inside, load_manifest
 from paras2s.errors import ConfigError, DataError
 from paras2s.studies.clicks import Click
 from paras2s.studies.store import DATABASE, Annotator, StudyStore, make_study
-from paras2s.studies.study import Answer, Item, as_study
+from paras2s.studies.study import Answer, StudyItem, as_study
 from paras2s.types import Candidate
 from paras2s.utils.io import read_jsonl
 from paras2s.utils.seeds import seed_of
@@ -204,18 +204,20 @@ class Outcomes:
         return shown[outcome.choice], f"chosen by {outcome.annotator}"
 
 
-def items_to_check(config: CurationConfig) -> list[Item]:
+def items_to_check(config: CurationConfig) -> list[StudyItem]:
     """Return all items to check: accepted queries and takes of demonstrated answers. Raises DataError: a clip is missing."""
     return [*_queries(config), *_answers(config)]
 
 
-def _item(item_id: str, kind: str, text: str, style: str, clips: Sequence[str], picked: int, details: dict[str, str]) -> Item:
+def _item(
+    item_id: str, kind: str, text: str, style: str, clips: Sequence[str], picked: int, details: dict[str, str]
+) -> StudyItem:
     lines = [f"{kind}, {style}", *(f"{name}: {value}" for name, value in details.items())]
     answers = tuple(Answer(system=Path(clip).stem, clip=clip) for clip in clips)
-    return Item(id=item_id, question_text=text, context="\n".join(lines), category=kind, answers=answers, picked=picked)
+    return StudyItem(id=item_id, question_text=text, context="\n".join(lines), category=kind, answers=answers, picked=picked)
 
 
-def _queries(config: CurationConfig) -> Iterator[Item]:
+def _queries(config: CurationConfig) -> Iterator[StudyItem]:
     manifest = load_manifest(config.folder)
     clips = {query.id: query.clip for query in manifest.queries}
     for candidate in manifest.candidates:
@@ -233,7 +235,7 @@ def _queries(config: CurationConfig) -> Iterator[Item]:
             yield _item(_item_id(candidate), "question", candidate.text, candidate.style, [clip], 0, details)
 
 
-def _answers(config: CurationConfig) -> Iterator[Item]:
+def _answers(config: CurationConfig) -> Iterator[StudyItem]:
     path = config.folder / "answers.jsonl"
     if "demonstration" not in config.human_check.roles or not path.is_file():
         return
@@ -272,7 +274,7 @@ def open_check(config: CurationConfig, annotator: str) -> tuple[StudyStore, Anno
     return store, known.get(annotator) or store.add_annotator(annotator)
 
 
-def _old_clicks(path: Path, items: Sequence[Item]) -> Iterator[tuple[str, Click]]:
+def _old_clicks(path: Path, items: Sequence[StudyItem]) -> Iterator[tuple[str, Click]]:
     """Yield the decisions of 0.21 on these items as clicks by annotator, with the item's index; their names are fixed."""
     indices = {item.id: index for index, item in enumerate(items)}
     for decision in read_old_decisions(path):

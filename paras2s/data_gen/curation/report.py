@@ -89,7 +89,7 @@ class StageEstimate:
 
 
 @dataclass(frozen=True)
-class Rates:
+class FilterRates:
     """Rates measured in an earlier run: shares of sentences that passed each text filter, and of contrasts that passed speech.
 
     `tokens`: in and out of each stage's call; for "lists" the tokens out are per sentence.
@@ -101,7 +101,7 @@ class Rates:
     measured_on: int
 
 
-def measured_rates(folder: Path) -> Rates:
+def measured_rates(folder: Path) -> FilterRates:
     """Measure rates on the ledgers of an earlier run in this folder, else return usual ones. Corpora do not count."""
     path = folder / "texts.jsonl"
     usual = {stage: (float(a), float(b)) for stage, (a, b) in USUAL_TOKENS.items()}
@@ -111,12 +111,12 @@ def measured_rates(folder: Path) -> Rates:
             written += 1
             rejected[row["rejected_by"] or ""] += 1
     if not written:
-        return Rates(dict(USUAL_PASS), usual, USUAL_SPOKEN, 0)
+        return FilterRates(dict(USUAL_PASS), usual, USUAL_SPOKEN, 0)
     passed, left = {}, written
     for name, share in USUAL_PASS.items():
         passed[name] = (left - rejected[name]) / left if left else share
         left -= rejected[name]
-    return Rates(passed, _measured_tokens(folder, usual, written), _share_spoken(folder), written)
+    return FilterRates(passed, _measured_tokens(folder, usual, written), _share_spoken(folder), written)
 
 
 def _measured_tokens(folder: Path, usual: dict[str, tuple[float, float]], sentences: int) -> dict[str, tuple[float, float]]:
@@ -146,7 +146,7 @@ def _share_spoken(folder: Path) -> float:
 
 
 def estimate(
-    config: CurationConfig, rates: Rates, prices: Mapping[str, Price], limit: int | None = None
+    config: CurationConfig, rates: FilterRates, prices: Mapping[str, Price], limit: int | None = None
 ) -> dict[str, StageEstimate]:
     """Estimate the cost of a run by stage: for all requested contrasts, or for `limit` sentences. Corpora come on top."""
     passing = rates.spoken

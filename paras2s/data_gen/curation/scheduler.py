@@ -28,7 +28,7 @@ USUAL_YIELD = 0.45
 
 
 @dataclass(frozen=True)
-class Cell:
+class ListSubject:
     """The subject of a list."""
 
     category: str
@@ -41,7 +41,7 @@ class Cell:
 class ListRequest:
     """A list to be written: number `part` of a cell."""
 
-    cell: Cell
+    cell: ListSubject
     part: int
 
 
@@ -65,7 +65,7 @@ class ScriptScheduler:
     def _cells(self, pool: tuple[str, Split], category: QueryCategory, number: int) -> list[ListRequest]:
         """Return every list of a pool: all first parts in a random order, then all second ones."""
         name, split = pool
-        cells = [Cell(name, split, topic, pair) for topic in category.topics.get(split, ()) for pair in category.styles]
+        cells = [ListSubject(name, split, topic, pair) for topic in category.topics.get(split, ()) for pair in category.styles]
         order = np.random.default_rng([self.config.seed, 21, number]).permutation(len(cells))
         return [ListRequest(cells[i], part) for part in range(1, self.config.max_lists + 1) for i in order]
 

@@ -18,7 +18,7 @@ from paras2s.data_gen.preference_file import labelled_row, pair_row
 from paras2s.reward.judges.votes import POINTS
 from paras2s.statistics.annotators import majority
 from paras2s.studies.store import StudyStore
-from paras2s.studies.study import Item
+from paras2s.studies.study import StudyItem
 from paras2s.studio.annotation.results import FITNESS, OVERALL, Annotation, list_annotations
 from paras2s.types import DIMENSIONS
 from paras2s.utils.io import write_json, write_jsonl, write_text
@@ -81,7 +81,7 @@ def export_study(store: StudyStore, out: Path, preferences: bool = False) -> dic
     return summary
 
 
-def _key(item: Item) -> str:
+def _key(item: StudyItem) -> str:
     return " ".join(item.key)
 
 
@@ -199,7 +199,7 @@ def _words(folder: Path, items: Any) -> dict[str, str]:
     return words | {name: transcript.text for name, transcript in zip(names, transcripts, strict=True)}
 
 
-def _preference(folder: Path, out: Path, item: Item, words: Mapping[str, str], first_good: bool) -> dict[str, Any]:
+def _preference(folder: Path, out: Path, item: StudyItem, words: Mapping[str, str], first_good: bool) -> dict[str, Any]:
     def seen(clip: str) -> str:
         return os.path.relpath((folder / clip).resolve(), out.resolve())
 

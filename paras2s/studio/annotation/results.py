@@ -29,9 +29,9 @@ from paras2s.statistics.annotators import (
 from paras2s.statistics.correlation import Correlation, correlations
 from paras2s.statistics.intervals import Share
 from paras2s.studies.clicks import label_of_scores
-from paras2s.studies.forms import Question
+from paras2s.studies.forms import FormQuestion
 from paras2s.studies.store import StudyStore
-from paras2s.studies.study import Item, Study
+from paras2s.studies.study import Study, StudyItem
 from paras2s.types import DIMENSIONS, Label
 
 OVERALL, FITNESS = "overall", "fitness"
@@ -154,7 +154,7 @@ def results(store: StudyStore, verdicts: Mapping[str, Path] | None = None) -> Re
     )
 
 
-def _name(item: Item) -> str:
+def _name(item: StudyItem) -> str:
     return f"{item.id} ({' and '.join(item.key[1:])})"
 
 
@@ -189,7 +189,7 @@ def _units(question: str, annotations: Iterable[Annotation]) -> dict[int, dict[s
     return dict(sorted(units.items()))
 
 
-def _agreement(question: Question, study: Study, annotations: Sequence[Annotation]) -> QuestionAgreement:
+def _agreement(question: FormQuestion, study: Study, annotations: Sequence[Annotation]) -> QuestionAgreement:
     units = _units(question.name, annotations)
     values, clusters = list(units.values()), [study.items[number].cluster for number in units]
     names = list(dict.fromkeys(annotation.annotator for annotation in annotations))

@@ -8,12 +8,12 @@ from pathlib import Path
 from paras2s.bench.results import AnswerRow, load_rows
 from paras2s.errors import ConfigError, DataError
 from paras2s.studies.forms import Kind
-from paras2s.studies.study import Answer, Item
+from paras2s.studies.study import Answer, StudyItem
 from paras2s.utils.io import path_inside
 from paras2s.utils.seeds import seed_of
 
 
-def items_of_run(run: Path, kind: Kind, systems: Sequence[str], limit: int | None, seed: int) -> list[Item]:
+def items_of_run(run: Path, kind: Kind, systems: Sequence[str], limit: int | None, seed: int) -> list[StudyItem]:
     """Return items from a run's benched systems, `limit` of them at random. Raises ConfigError: systems. DataError: no rows."""
     if kind not in ("pair", "single"):
         raise ConfigError(f"--kind {kind}: a bench has pair and single; give a JSONL file of items")
@@ -57,9 +57,9 @@ def _rows_of(run: Path, system: str) -> dict[tuple[str, int], Scored]:
     return scored
 
 
-def _bench_item(scored: Sequence[Scored], several: bool) -> Item:
+def _bench_item(scored: Sequence[Scored], several: bool) -> StudyItem:
     row = scored[0][0]
-    return Item(
+    return StudyItem(
         # As `bench paras2s --human` names answers.
         id=f"{row.query_id}-{row.answer_index}" if several else row.query_id,
         question=row.question_clip,

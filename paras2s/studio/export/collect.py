@@ -37,7 +37,7 @@ class Page:
 
 
 @dataclass
-class Plan:
+class ExportPlan:
     """The content of an export: by the name of its address each page, JSON and sound; and modules and files of `static`."""
 
     pages: dict[str, Page] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class Plan:
             self.sounds[name] = needed
 
 
-def collect(app: Starlette, studio: Studio, requests: InProcess, runs: Sequence[str]) -> Plan:
+def collect(app: Starlette, studio: Studio, requests: InProcess, runs: Sequence[str]) -> ExportPlan:
     """Follow the pages from the list on; addresses that name a run may name none but `runs` (addresses)."""
-    plan = Plan()
+    plan = ExportPlan()
     routes = [
         route.path
         for route in app.routes
@@ -83,7 +83,7 @@ def collect(app: Starlette, studio: Studio, requests: InProcess, runs: Sequence[
     return plan
 
 
-def _add_page(plan: Plan, requests: InProcess, address: str) -> list[str]:
+def _add_page(plan: ExportPlan, requests: InProcess, address: str) -> list[str]:
     """Add a page with what it names; return its links. An address with a sound at it is a sound."""
     reply = requests.get(address)
     if reply.media_type != "text/html":

@@ -23,7 +23,7 @@ SCRIPTED = ("/answers", "/rollouts")
 
 
 @dataclass(frozen=True)
-class Reply:
+class PageReply:
     """An answer of the studio to a GET request."""
 
     status: int
@@ -55,11 +55,11 @@ class InProcess:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self._runner.close()
 
-    def get(self, address: str) -> Reply:
+    def get(self, address: str) -> PageReply:
         """Return the answer to a GET request of an address such as `/run?run=0`."""
         return self._runner.run(self._get(address))
 
-    async def _get(self, address: str) -> Reply:
+    async def _get(self, address: str) -> PageReply:
         parts = urlsplit(address)
         scope: dict[str, Any] = {
             "type": "http",
@@ -89,10 +89,10 @@ class InProcess:
         with contextlib.suppress(Exception):
             await self._app(scope, receive, send)
         if not messages:
-            return Reply(500, "text/plain", b"")
+            return PageReply(500, "text/plain", b"")
         headers = dict(messages[0]["headers"])
         media_type = headers.get(b"content-type", b"").decode().partition(";")[0]
-        return Reply(messages[0]["status"], media_type, b"".join(message.get("body", b"") for message in messages[1:]))
+        return PageReply(messages[0]["status"], media_type, b"".join(message.get("body", b"") for message in messages[1:]))
 
 
 def name_of(address: str) -> str:

@@ -20,7 +20,7 @@ from paras2s.errors import AudioError, ConfigError, StorageError
 from paras2s.rollout.store import FOLDER, steps_kept
 from paras2s.studio.app import app_of
 from paras2s.studio.clips import TYPES
-from paras2s.studio.export.collect import API, Page, Plan, collect
+from paras2s.studio.export.collect import API, ExportPlan, Page, collect
 from paras2s.studio.export.folder import check_folder, new_folder
 from paras2s.studio.export.pages import STATIC, bundle_modules, write_page
 from paras2s.studio.export.requests import InProcess, name_of
@@ -127,7 +127,7 @@ def register(file: str, text: str) -> bytes:
     return f"paras2sSite.add({json.dumps(file)}, {json.dumps(text)});\n".encode()
 
 
-def estimate(plan: Plan, site: Site) -> float:
+def estimate(plan: ExportPlan, site: Site) -> float:
     """Return the size of an export in bytes, by a sample of its data and sounds; equal ones, which are one file, count each."""
     kinds: dict[tuple[str, bool], list[str]] = {}
     for address in plan.data.values():
@@ -199,13 +199,13 @@ class Site:
         script = {f"{file}.js": register(f"{file}.js", base64.b64encode(data).decode())}
         return Made({file: data} | (script if drawn else {}))
 
-    def page_of(self, plan: Plan, page: Page) -> Made:
+    def page_of(self, plan: ExportPlan, page: Page) -> Made:
         """Return a page, with links to the files of others."""
         pages = plan.pages
         text = write_page(page.text, lambda to: pages[name_of(to)].file if name_of(to) in pages else None, self.without_roots)
         return Made({page.file: text.encode()})
 
-    def write(self, plan: Plan, folder: Path) -> None:
+    def write(self, plan: ExportPlan, folder: Path) -> None:
         """Write all files, with a progress bar."""
         for inner in ("data", "sounds", "static"):
             (folder / inner).mkdir()
@@ -225,7 +225,7 @@ class Site:
         self._write_static(plan, folder / "static")
         (folder / "data" / "index.js").write_text(f"paras2sSite.files = JSON.parse({json.dumps(json.dumps(index))});\n")
 
-    def _write_static(self, plan: Plan, folder: Path) -> None:
+    def _write_static(self, plan: ExportPlan, folder: Path) -> None:
         for name in [*plan.assets, "export.js"]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(self.static(name))

@@ -53,7 +53,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Question:
+class TalkQuestion:
     """A spoken question, the style that it is said in, and its words as they were typed; None if unknown."""
 
     clip: Clip
@@ -89,7 +89,7 @@ class Answered:
     """
 
     number: int
-    question: Question
+    question: TalkQuestion
     transcript: str
     answers: tuple[SideAnswer, SideAnswer]
     preferred: int | None = None
@@ -117,7 +117,7 @@ class Conversation:
         self.history: dict[int, Answered] = {}
         self._tone, self._lock, self._count = tone, threading.Lock(), 0
 
-    def ask(self, question: Question, blind: bool = True) -> Answered:
+    def ask(self, question: TalkQuestion, blind: bool = True) -> Answered:
         """Let both sides answer a question, and judge them. Raises AudioError: silence. PolicyError. AssetError: no ASR.
 
         `blind`: the answers are in random order, without the names of their sides until a vote, or until `show_names`.
@@ -163,7 +163,7 @@ class Conversation:
             answered = self.history[number] = replace(answered, preferred=better)
         return answered
 
-    def _judged(self, side: Side, question: Question, transcript: str, rollout: Rollout) -> SideAnswer:
+    def _judged(self, side: Side, question: TalkQuestion, transcript: str, rollout: Rollout) -> SideAnswer:
         clip = Clip(rollout.waves[0], rollout.sample_rate_hz)
         if not len(clip.samples):
             return SideAnswer(side.name, rollout, None, ())
@@ -211,7 +211,7 @@ def keep_vote(folder: Path, answered: Answered, better: int) -> None:
     append_jsonl(folder / FILE, row)
 
 
-def speak(text: str, style: str | None) -> Question:
+def speak(text: str, style: str | None) -> TalkQuestion:
     """Speak typed words in a style by the embedded world's voices; style None: plainly.
 
     Raises:
@@ -226,4 +226,6 @@ def speak(text: str, style: str | None) -> Question:
         raise DataError(f"style {style!r}: this world's voices speak {', '.join(USER_STYLES)}")
     speaker = SPEAKERS["test"][KIND_OF_STYLE.get(style or "", "male")][0]
     shape = Style() if style is None else USER_STYLES[style]
-    return Question(synthesise(analyse(speak_plain([words])[0]), speaker, shape, seed_of("talk", words, style)), style, words)
+    return TalkQuestion(
+        synthesise(analyse(speak_plain([words])[0]), speaker, shape, seed_of("talk", words, style)), style, words
+    )

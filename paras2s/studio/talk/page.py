@@ -24,7 +24,7 @@ from paras2s.studio.export.one_file import page_in_one_file
 from paras2s.studio.export.requests import InProcess
 from paras2s.studio.export.site import Site
 from paras2s.studio.folders import open_folders
-from paras2s.studio.talk.conversation import MAX_QUESTION_S, MAX_TYPED_CHARACTERS, Answered, Conversation, Question, speak
+from paras2s.studio.talk.conversation import MAX_QUESTION_S, MAX_TYPED_CHARACTERS, Answered, Conversation, TalkQuestion, speak
 from paras2s.studio.talk.setup import World
 from paras2s.studio.verdict_view import Judgement, fields_of, judgement_of
 from paras2s.studio.web import Export, Studio, json_response, make_templates, posted_bytes, posted_record, show_time
@@ -63,7 +63,7 @@ def make_talking_app(folder: Path, conversation: Conversation, world: World) -> 
 
 
 def export_talk(
-    folder: Path, conversation: Conversation, world: World, questions: Sequence[Question], out: Path, tell: Tell
+    folder: Path, conversation: Conversation, world: World, questions: Sequence[TalkQuestion], out: Path, tell: Tell
 ) -> None:
     """Have questions answered, and write the page with their answers as one file; `tell` gets the number answered, and all.
 
@@ -131,16 +131,16 @@ def routes(studio: Studio, conversation: Conversation, world: World) -> list[Bas
     ]
 
 
-def read_question(data: bytes, name: str, style: str | None) -> Question:
+def read_question(data: bytes, name: str, style: str | None) -> TalkQuestion:
     """Read a recording of a question. Raises AudioError: no sound (a video), too long, or damaged; names the file."""
-    return Question(read_clip(data, max_duration_s=MAX_QUESTION_S, name=name[:80]), style)
+    return TalkQuestion(read_clip(data, max_duration_s=MAX_QUESTION_S, name=name[:80]), style)
 
 
-def question_of(given: str, style: str | None) -> Question:
+def question_of(given: str, style: str | None) -> TalkQuestion:
     """Return a question from an audio file, or from spoken words. Raises AudioError: unreadable. DataError: not speakable."""
     if not names_file(given):
         return speak(given, style)
-    return Question(read_clip(Path(given), max_duration_s=MAX_QUESTION_S), style)
+    return TalkQuestion(read_clip(Path(given), max_duration_s=MAX_QUESTION_S), style)
 
 
 def _clip(conversation: Conversation, request: Request) -> Response:

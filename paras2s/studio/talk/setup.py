@@ -21,7 +21,7 @@ from paras2s.reward.judges.registry import WEIGHTS, open_judge
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.run import RESOLVED, open_run
 from paras2s.studio.answers import choose_contrasts
-from paras2s.studio.talk.conversation import Conversation, Question, Side
+from paras2s.studio.talk.conversation import Conversation, Side, TalkQuestion
 from paras2s.types import Query
 from paras2s.utils.suggest import nearest_file
 
@@ -44,11 +44,11 @@ class World:
     untyped: str
     dataset: Manifest | None
 
-    def recorded(self) -> Iterator[Question]:
+    def recorded(self) -> Iterator[TalkQuestion]:
         """Yield the run's own test questions for a recorded page: both styles of a contrast of each category."""
         for query in _examples(self.dataset, RECORDED):
             assert self.dataset is not None
-            yield Question(self.dataset.clip(query.clip), query.style, query.text)
+            yield TalkQuestion(self.dataset.clip(query.clip), query.style, query.text)
 
 
 def open_conversation(

@@ -17,8 +17,8 @@ from paras2s.bench.bias.metrics import (
     CLASSES,
     PROBES,
     Change,
-    Outcome,
     ProbeResult,
+    TrialOutcome,
     against_control,
     gap_correlation,
     mean_change,
@@ -36,7 +36,7 @@ LEAN = ("first", "second")
 
 
 def outcomes(labels, group=("all",), cluster=None):
-    return [Outcome(cluster or f"c{place}", group, label) for place, label in enumerate(labels)]
+    return [TrialOutcome(cluster or f"c{place}", group, label) for place, label in enumerate(labels)]
 
 
 def one_part(found, labels=PROBES["position"].labels, compared=LEAN, seed=0):
@@ -130,7 +130,7 @@ def test_no_difference_anywhere_has_a_p_value_of_1():
 
 def test_pairs_of_one_cluster_are_no_more_proof_than_the_cluster():
     labels = ["first"] * 12
-    alone, together = outcomes(labels), [Outcome(f"c{place % 2}", ("all",), label) for place, label in enumerate(labels)]
+    alone, together = outcomes(labels), [TrialOutcome(f"c{place % 2}", ("all",), label) for place, label in enumerate(labels)]
     assert one_part(alone).p_value < 0.002
     assert one_part(together).p_value == pytest.approx(0.5, abs=0.02)
 
@@ -171,14 +171,14 @@ def test_equal_clusters_drawn_together_are_drawn_as_often_as_apart():
 def test_equal_seeds_give_equal_figures_and_other_seeds_other_intervals():
     labels = np.random.default_rng(0).choice(["first", "second", "stable"], 97)
     # Clusters of many sizes: shares of resamples lie on no coarse grid.
-    found = [Outcome(f"c{int(place**0.7)}", ("all",), label) for place, label in enumerate(labels.tolist())]
+    found = [TrialOutcome(f"c{int(place**0.7)}", ("all",), label) for place, label in enumerate(labels.tolist())]
     assert one_part(found, seed=4) == one_part(found, seed=4)
     ends = [[(share.low, share.high) for share in one_part(found, seed=seed).shares.values()] for seed in (4, 5)]
     assert ends[0] != ends[1]
 
 
 def noisy(label, number, level, cluster=None):
-    return Outcome(cluster or f"c{number}", (level,), label, f"p{number}")
+    return TrialOutcome(cluster or f"c{number}", (level,), label, f"p{number}")
 
 
 def level_part(found, level="1 dB"):
@@ -314,7 +314,7 @@ def test_noise_is_reported_beside_what_changes_without_any():
 
 def report():
     hostile = "<script>alert(1)</script>[bold]"
-    gap = [Outcome(f"c{n}", (bin_, kind), label) for n, (bin_, kind, label) in enumerate([
+    gap = [TrialOutcome(f"c{n}", (bin_, kind), label) for n, (bin_, kind, label) in enumerate([
         ("all", "order", "stable"), ("0 to 0.5", "order", "first"), ("0.5 to 1", "order", "stable"),
         ("0 to 0.5", "verdict", "wrong"), ("0.5 to 1", "verdict", "right"),
     ])]  # fmt: skip
@@ -347,7 +347,7 @@ def test_the_page_escapes_everything_and_loads_nothing(tmp_path):
 
 def test_every_line_of_the_noise_chart_has_a_colour_of_its_own(tmp_path):
     groups = [(level, *more) for level in ("1 dB", "5 dB", "80 dB") for more in ((), *((name,) for name in CLASSES))]
-    found = [Outcome(f"c{n}", group, "unchanged") for group in groups for n in range(2)]
+    found = [TrialOutcome(f"c{n}", group, "unchanged") for group in groups for n in range(2)]
     noise = ProbeResult("noise", "measured", "", 2, 2, {}, tell_parts(found, PROBES["noise"].labels_of, None))
     full = report()
     write_probes(tmp_path, replace(full, judges=(replace(full.judges[0], probes=(noise,)),)))

@@ -16,7 +16,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from paras2s.bench.detection import grid as grid_module
-from paras2s.bench.detection.grid import Cell, average, load_grid, run_grid
+from paras2s.bench.detection.grid import GridCell, average, load_grid, run_grid
 from paras2s.bench.detection.run import DetectionResult
 from paras2s.cli.bench_detection import bench_detect_grid
 from paras2s.errors import BudgetError, ConfigError
@@ -77,10 +77,10 @@ def run(*words):
 
 
 def test_a_mean_has_one_weight_a_suite_and_none_without_every_suite():
-    cell = Cell({"accuracy": {"value": 0.5}})
-    assert average({"a": cell, "b": Cell({"accuracy": {"value": 1.0}})}) == 0.75
-    assert average({"a": cell, "b": Cell(None, "why")}) is None
-    assert average({"a": cell, "b": Cell({"accuracy": {"value": None}})}) is None
+    cell = GridCell({"accuracy": {"value": 0.5}})
+    assert average({"a": cell, "b": GridCell({"accuracy": {"value": 1.0}})}) == 0.75
+    assert average({"a": cell, "b": GridCell(None, "why")}) is None
+    assert average({"a": cell, "b": GridCell({"accuracy": {"value": None}})}) is None
 
 
 def test_the_verb_shows_cells_means_and_why_one_is_empty(small):
@@ -133,7 +133,7 @@ def test_cells_without_verdicts_are_judged_until_the_budget_ends(small, monkeypa
     report = run_grid(path, small / "out", open_console(), True)
     assert calls == [("somos", "detection", {"strategy": "test"}), ("somos", "detection", {})]
     assert report.cells["asks"]["somos"].accuracy == 1.0
-    assert report.cells["more"]["thaimos"] == Cell(None, "spent")
+    assert report.cells["more"]["thaimos"] == GridCell(None, "spent")
     assert (report.averages["base"], report.averages["asks"], str(report.stopped)) == (0.5, None, "spent")
 
 

@@ -16,7 +16,7 @@ from scipy import optimize, stats
 from paras2s.bench.bias.metrics import PLACES, place_of
 from paras2s.bench.ranking.data import COLUMNS, Game, People, PeopleGame, Problem, load_people, load_recorded, points_table
 from paras2s.bench.ranking.metrics import (
-    Rates,
+    WinRates,
     correlate,
     fuse_games,
     outcome_table,
@@ -384,7 +384,7 @@ def test_correlation_with_people_is_scipys_and_its_interval_a_plain_loops() -> N
     table = np.stack([rng.choice([0, 0.25, 0.5, 1], (30, 6)), np.ones((30, 6))], axis=-1)
     table[..., 0] = np.clip(table[..., 0] + np.linspace(-0.4, 0.4, 6), 0, 1)
     people = np.array([1.0, 3.0, 2.0, 4.0, 4.0, np.nan])
-    spearman, pearson = correlate(rates_of(table, draw(30)), Rates(people))
+    spearman, pearson = correlate(rates_of(table, draw(30)), WinRates(people))
     means = table[..., 0].mean(0)[:5]
     assert spearman.value == pytest.approx(stats.spearmanr(means, people[:5]).statistic)
     assert (pearson.value, pearson.p_value) == pytest.approx(tuple(stats.pearsonr(means, people[:5])))
@@ -404,7 +404,7 @@ def test_correlation_with_people_is_scipys_and_its_interval_a_plain_loops() -> N
     ],
 )
 def test_a_correlation_that_is_not_defined_says_why(judge, people, why) -> None:
-    for found in correlate(Rates(np.array(judge)), Rates(np.array(people))):
+    for found in correlate(WinRates(np.array(judge)), WinRates(np.array(people))):
         assert (found.value, found.low, found.why_none) == (None, None, why)
 
 

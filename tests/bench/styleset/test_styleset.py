@@ -19,10 +19,10 @@ from tiny.interleaved import tiny_glm
 
 from paras2s.audio.clip import Clip
 from paras2s.bench.styleset.data import ELEMENTS, FollowingItem, RoleContext, load_contexts, load_following
-from paras2s.bench.styleset.dialogue import Dialogue, DialogueTurn, Reply, follow, join, output_of, role_play, turn_seed
+from paras2s.bench.styleset.dialogue import Dialogue, DialogueTurn, ModelTurn, follow, join, output_of, role_play, turn_seed
 from paras2s.bench.styleset.metrics import (
-    Cell,
     HumanRow,
+    ScoreSummary,
     StyleRow,
     cell_of,
     load_human,
@@ -110,18 +110,18 @@ class ScriptedModel:
 
     at_once = 8
 
-    def __init__(self, fails: dict[int, Reply] | None = None) -> None:
+    def __init__(self, fails: dict[int, ModelTurn] | None = None) -> None:
         self.fails, self.sent, self.seeds = fails or {}, [], []
         self.said = 0
 
-    def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[Reply]:
+    def reply(self, dialogues: Sequence[Sequence[Turn]], seeds: Sequence[int]) -> list[ModelTurn]:
         replies = []
         for turns, seed in zip(dialogues, seeds, strict=True):
             self.sent.append([(turn.role, round(float(turn.clip.samples[0]), 3)) for turn in turns])
             assert all(turn.text == "" for turn in turns if turn.role == "user"), "a user's words are not given away"
             self.seeds.append(seed)
             level = 0.5 + self.said / 100
-            replies.append(self.fails.get(self.said, Reply(f"reply {self.said}", tone(level))))
+            replies.append(self.fails.get(self.said, ModelTurn(f"reply {self.said}", tone(level))))
             self.said += 1
         return replies
 
@@ -164,12 +164,12 @@ def test_scenes_side_by_side_do_not_mix_and_sample_as_each_would_alone() -> None
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (Reply(failed="HTTP 500"), "turn 3: HTTP 500"),
-        (Reply("words"), "turn 3: no answer"),
-        (Reply("words", tone(0.0, 0.5)), "turn 3: 0.5 s of silence"),
+        (ModelTurn(failed="HTTP 500"), "turn 3: HTTP 500"),
+        (ModelTurn("words"), "turn 3: no answer"),
+        (ModelTurn("words", tone(0.0, 0.5)), "turn 3: 0.5 s of silence"),
     ],
 )
-def test_a_failed_turn_ends_its_own_dialogue_with_the_reason(reply: Reply, why: str) -> None:
+def test_a_failed_turn_ends_its_own_dialogue_with_the_reason(reply: ModelTurn, why: str) -> None:
     scenes = [scene("x"), scene("y")]
     spoken = {text: tone(0.1) for one in scenes for text in one.prompts()}
     # Calls go x, y, x, y: the fifth is the third turn of x.
@@ -188,7 +188,7 @@ def test_a_failed_turn_ends_its_own_dialogue_with_the_reason(reply: Reply, why: 
 
 def test_a_dialogue_that_ends_early_is_judged_by_what_it_has() -> None:
     one = scene("x")
-    model = ScriptedModel({3: Reply(failed="cut off")})
+    model = ScriptedModel({3: ModelTurn(failed="cut off")})
     (dialogue,) = role_play(model, [one], {text: tone(0.1) for text in one.prompts()}, 20, 42, nothing)
     output, clip = output_of(one, "s", "k", dialogue)
     assert (output.unscored, output.ended) == (None, "turn 4: cut off")
@@ -206,7 +206,7 @@ def test_only_the_last_of_two_answers_to_a_style_instruction_is_judged() -> None
     assert clip is not None
     assert clip.samples[0] == pytest.approx(0.51)
     assert [row.start_s for row in output.turns] == [None, 0.0]
-    (dialogue,) = follow(ScriptedModel({0: Reply(failed="no")}), [item], spoken, 42, nothing)
+    (dialogue,) = follow(ScriptedModel({0: ModelTurn(failed="no")}), [item], spoken, 42, nothing)
     output, clip = output_of(item, "s", "k", dialogue)
     assert (clip, output.unscored) == (None, "0 answers of 2 (turn 1: no)")
 
@@ -319,9 +319,9 @@ def judged(judge: str, scores: Sequence[float | None], temperature: float | None
 
 def test_mean_and_deviation_are_over_the_items_that_have_a_score() -> None:
     # Deviations from 7/3: -4/3, -1/3, 5/3; (16 + 1 + 25) / 9 / 2 = 7/3.
-    assert cell_of([1, 2, None, 4]) == Cell(pytest.approx(7 / 3), pytest.approx(math.sqrt(7 / 3)), 3, 4)
-    assert cell_of([3]) == Cell(3, None, 1, 1)
-    assert cell_of([None]) == Cell(None, None, 0, 1)
+    assert cell_of([1, 2, None, 4]) == ScoreSummary(pytest.approx(7 / 3), pytest.approx(math.sqrt(7 / 3)), 3, 4)
+    assert cell_of([3]) == ScoreSummary(3, None, 1, 1)
+    assert cell_of([None]) == ScoreSummary(None, None, 0, 1)
     report = build_report(judged("j", [1, 2, None, 4]), human("a", [1, 3]) + human("b", [3, 5]), [], [], {})
     cells = report["table_1"]["style_following"]["s"]
     assert cells["j"] == {"mean": pytest.approx(7 / 3), "sd": pytest.approx(math.sqrt(7 / 3)), "n_scored": 3, "n_asked": 4}
