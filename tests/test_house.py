@@ -195,6 +195,16 @@ def test_no_function_is_long() -> None:
     check(found, LONG_FUNCTIONS, f"functions of more than {MAX_FUNCTION_LINES} lines")
 
 
+def test_no_name_of_a_class_is_used_three_times() -> None:
+    """A reader who meets `Comparison` must not ask which."""
+    homes = defaultdict[str, list[str]](list)
+    for module, tree in read_modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(module)
+    assert {name: modules for name, modules in homes.items() if len(modules) > 2} == {}
+
+
 def test_circles_are_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [["b", "c"]]
     assert circles({"a": {"b"}, "b": {"c"}}) == []

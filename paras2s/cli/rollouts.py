@@ -32,11 +32,11 @@ def rollouts(
     from paras2s.rollout.export import export_rollouts, list_steps
 
     if preferences is not None:
-        from paras2s.pipeline.write_preferences import Choice, write_preferences
+        from paras2s.pipeline.write_preferences import PreferenceRule, write_preferences
 
         if out is not None:
             raise ConfigError("--out and --preferences: give one of them")
-        written = write_preferences(run, preferences, Choice(margin, by, labels), step)
+        written = write_preferences(run, preferences, PreferenceRule(margin, by, labels), step)
         if as_json:
             print_json({"rows": written.rows, "groups_without": written.groups_without, "out": str(written.path)})
         else:

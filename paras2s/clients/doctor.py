@@ -36,7 +36,7 @@ WAV = b"RIFF\xc4\x0f\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0@\x1f\0\0@\x1f\0\0\x01\0\x
 
 
 @dataclass(frozen=True)
-class Finding:
+class Property:
     """One property of an endpoint in words; `works` is None for a mere figure."""
 
     what: str
@@ -48,7 +48,7 @@ class Finding:
 class EndpointReport:
     """The findings, and the settings that fit."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[Property, ...]
     settings: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -77,8 +77,8 @@ def examine_endpoint(url: str, model: str | None) -> EndpointReport:
     structured, scored = _schema(config)
     known = f"{context} tokens" if context else "unknown: the server does not say; a pair needs about 4,000"
     findings = (
-        Finding("model", f"{config.model}{'' if first.model in ('', config.model) else f' (replies as {first.model})'}"),
-        Finding("context", known),
+        Property("model", f"{config.model}{'' if first.model in ('', config.model) else f' (replies as {first.model})'}"),
+        Property("context", known),
         speed,
         limit,
         structured,
@@ -134,16 +134,16 @@ def _context(model: dict[str, Any]) -> int | None:
     return next((size for size in (*sizes, meta.get("n_ctx_train")) if isinstance(size, int) and size > 0), None)
 
 
-def _limit(config: LLMConfig) -> tuple[Finding, str | None]:
+def _limit(config: LLMConfig) -> tuple[Property, str | None]:
     """Return whether a limit of the reply is kept, and by which field."""
     for field in ("max_tokens", "max_completion_tokens"):
         reply = _ask(config.model_copy(update={"max_output_tokens": LIMIT, "limit_field": field}), _question(COUNT))
         if isinstance(reply, Reply) and (reply.finish_reason == "length" or 0 < reply.tokens.text_out <= LIMIT):
-            return Finding("limit of a reply", f"kept, as {field}", True), field
-    return Finding("limit of a reply", "not kept: a reply may run on to the end of the context", False), None
+            return Property("limit of a reply", f"kept, as {field}", True), field
+    return Property("limit of a reply", "not kept: a reply may run on to the end of the context", False), None
 
 
-def _speed(config: LLMConfig, out_per_s: float) -> tuple[Finding, float]:
+def _speed(config: LLMConfig, out_per_s: float) -> tuple[Property, float]:
     """Return tokens per second in and out, and whether a repeated beginning of a prompt is read faster."""
     short, times, n_tokens = config.model_copy(update={"max_output_tokens": 1}), [], 0
     for end in ("How?", "Why?"):
@@ -153,55 +153,55 @@ def _speed(config: LLMConfig, out_per_s: float) -> tuple[Finding, float]:
         n_tokens = reply.tokens.text_in if isinstance(reply, Reply) and reply.tokens.text_in else len(LONG) // 5
     in_per_s = n_tokens / max(times[0], 1e-9)
     again = f"the same beginning again in {times[1] / times[0]:.0%} of the time"
-    return Finding("speed", f"{in_per_s:.0f} tokens/s in, {out_per_s:.0f} out; {again}"), in_per_s
+    return Property("speed", f"{in_per_s:.0f} tokens/s in, {out_per_s:.0f} out; {again}"), in_per_s
 
 
-def _schema(config: LLMConfig) -> tuple[Finding, Finding]:
+def _schema(config: LLMConfig) -> tuple[Property, Property]:
     """Return whether a JSON schema is kept, and whether the probabilities of its score are given."""
     client = LLMClient(config.model_copy(update={"max_output_tokens": 80}))
     request = replace(_question("How kind is 'thank you', from 1 to 5?"), schema=SCHEMA)
     reply = client.complete_all([request])[0]
-    structured = Finding("JSON schema", "refused or not kept: replies are parsed as text", False)
+    structured = Property("JSON schema", "refused or not kept: replies are parsed as text", False)
     if isinstance(reply, Reply):
         try:
             kept = json.loads(reply.text)["score"] in SCHEMA["properties"]["score"]["enum"] and client.is_structured
-            structured = Finding("JSON schema", "kept" if kept else structured.state, kept)
+            structured = Property("JSON schema", "kept" if kept else structured.state, kept)
         except (ValueError, TypeError, KeyError):
             pass
     scored = client.complete_all([replace(request, scored=SCORE)])[0]
     return structured, _given("probabilities of a score", scored, "judge.read: expected", "judge.read: reply only")
 
 
-def _given(what: str, reply: Reply | JudgeError | BudgetError, use: str, instead: str) -> Finding:
+def _given(what: str, reply: Reply | JudgeError | BudgetError, use: str, instead: str) -> Property:
     """Return whether log-probabilities came with a reply; of a server that was too slow for it that is not known."""
     if isinstance(reply, JudgeError) and "no reply within" in str(reply):
-        return Finding(what, f"unknown: {reply}"[:160])
+        return Property(what, f"unknown: {reply}"[:160])
     given = isinstance(reply, Reply) and reply.logprobs is not None
-    return Finding(what, f"given ({use})" if given else f"not given ({instead})", given)
+    return Property(what, f"given ({use})" if given else f"not given ({instead})", given)
 
 
-def _echo(config: LLMConfig) -> Finding:
+def _echo(config: LLMConfig) -> Property:
     """Return whether the log-probabilities of a prompt are given, which a contrast judge needs."""
     reply = _ask(config, Request((Message("user", ("The sky is blue.",)),), continues_at=len("The sky")))
     needed = "kind: contrast needs engine: local"
     return _given("probabilities of a prompt", reply, "kind: contrast, engine: completions", needed)
 
 
-def _audio(config: LLMConfig) -> Finding:
+def _audio(config: LLMConfig) -> Property:
     """Return whether audio in a question is read: some servers drop it without a word, and answer the words around it."""
     short, what = config.model_copy(update={"max_output_tokens": 1}), "audio input"
     listened, read = (_ask(short, _question(LISTEN, *parts)) for parts in ((Audio(WAV, 0.5),), ()))
     if not isinstance(listened, Reply):
-        return Finding(what, f"refused: {listened}"[:160], False)
+        return Property(what, f"refused: {listened}"[:160], False)
     counts = [each.tokens.text_in + each.tokens.audio_in if isinstance(each, Reply) else 0 for each in (listened, read)]
     if not all(counts):
-        return Finding(what, "taken; whether it is read is unknown: the server counts no tokens")
+        return Property(what, "taken; whether it is read is unknown: the server counts no tokens")
     if counts[0] - counts[1] <= MARK_TOKENS:
-        return Finding(what, f"dropped without a word: {counts[0]} tokens with a clip, {counts[1]} without", False)
-    return Finding(what, f"taken, as {counts[0] - counts[1]} tokens", True)
+        return Property(what, f"dropped without a word: {counts[0]} tokens with a clip, {counts[1]} without", False)
+    return Property(what, f"taken, as {counts[0] - counts[1]} tokens", True)
 
 
-def _cancelling(config: LLMConfig) -> Finding:
+def _cancelling(config: LLMConfig) -> Property:
     """Return whether the server stops a reply that its caller has given up: else the next call waits."""
     short = config.model_copy(update={"max_output_tokens": 1})
     started = time.perf_counter()
@@ -214,4 +214,4 @@ def _cancelling(config: LLMConfig) -> Finding:
     behind_s = time.perf_counter() - started
     works = behind_s < 2 * alone_s + 1.0
     state = f"a call takes {behind_s:.1f} s behind a reply that was given up, and {alone_s:.1f} s alone"
-    return Finding("cancelling", state, works)
+    return Property("cancelling", state, works)

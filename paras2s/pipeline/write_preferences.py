@@ -30,7 +30,7 @@ CLIPS = "clips"
 
 
 @dataclass(frozen=True)
-class Choice:
+class PreferenceRule:
     """The rule that makes preferences of the answers to a question: by which score, how far apart, in pairs or one by one.
 
     `by` is a source of reward, None the whole reward. The best answer of a group is chosen and the worst rejected if their
@@ -69,7 +69,7 @@ class Written:
     groups_without: int
 
 
-def write_preferences(run_folder: Path, out: Path, choice: Choice, step: int | None = None) -> Written:
+def write_preferences(run_folder: Path, out: Path, choice: PreferenceRule, step: int | None = None) -> Written:
     """Write the kept answers of a run, of one step or of all, as preferences with their sound; `out` is a new folder.
 
     Beside each answer's clip are the tokens that the policy sampled, from which the same policy learns.
@@ -100,7 +100,7 @@ def write_preferences(run_folder: Path, out: Path, choice: Choice, step: int | N
 class _Writer:
     """Writes clips, and returns rows; a clip is written once, and so is a question's."""
 
-    def __init__(self, run_folder: Path, out: Path, manifest: Manifest, choice: Choice) -> None:
+    def __init__(self, run_folder: Path, out: Path, manifest: Manifest, choice: PreferenceRule) -> None:
         self._run, self._out, self._manifest, self._choice = run_folder, out, manifest, choice
         self._queries = {query.id: query for query in manifest.queries}
         self._speaker: Speaker | None = None

@@ -62,7 +62,7 @@ def symmetric(first: Label, swapped: Label) -> Label:
     return rating_min(first, back)
 
 
-class Case(BaseModel):
+class RuleCase(BaseModel):
     """Labels that end a rule at once."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -77,7 +77,7 @@ class FusionRule(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     says: str
-    when: tuple[Case, ...] = ()
+    when: tuple[RuleCase, ...] = ()
     decide: Literal["first_winner", "majority"]
     order: tuple[Dimension, ...] = Field(min_length=1)
     otherwise: Dimension

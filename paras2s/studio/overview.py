@@ -48,7 +48,7 @@ class SystemRow:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class TeacherAgreement:
     """The reward model against the judge: Pearson's r on `held_out` answers, contradictions among the policies' `scored`."""
 
     category: str
@@ -140,7 +140,7 @@ def groups_of(own: Systems, independent: Systems) -> list[tuple[str, list[System
     return [(title, [row for _, row in sorted(rows, key=lambda scored: scored[0])]) for title, rows in groups.items() if rows]
 
 
-def agreement_rows(own: Systems, agreement: Mapping[str, Any]) -> list[Agreement]:
+def agreement_rows(own: Systems, agreement: Mapping[str, Any]) -> list[TeacherAgreement]:
     """Return the reward model's agreement with its judge over all and by category; [] where neither side is known."""
     by_category = agreement.get("held_out_by_category")
     held_out = {**(by_category if isinstance(by_category, dict) else {}), "all": agreement.get("held_out")}
@@ -157,7 +157,7 @@ def agreement_rows(own: Systems, agreement: Mapping[str, Any]) -> list[Agreement
         known = pearson if isinstance(pearson, int | float) else None
         if known is not None or mine:
             held = n if isinstance(n, int) else 0
-            table.append(Agreement(name, known, held, sum(map(contradicts, mine)), len(mine)))
+            table.append(TeacherAgreement(name, known, held, sum(map(contradicts, mine)), len(mine)))
     return table
 
 

@@ -28,7 +28,7 @@ from paras2s.data_gen.dataset import load_manifest, save_tables
 from paras2s.data_gen.preference_file import FILE, labelled_row, pair_row, read_preferences
 from paras2s.errors import ConfigError, DataError, PolicyError
 from paras2s.pipeline.train_preferences import count_preferences, open_preferences
-from paras2s.pipeline.write_preferences import Choice, write_preferences
+from paras2s.pipeline.write_preferences import PreferenceRule, write_preferences
 from paras2s.policy.base import Policy
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import SampleRequest, Sampling
@@ -244,7 +244,7 @@ def opened(path: Path, folder: Path, resume: bool = False, **values: Any) -> Rec
 def test_a_policy_learns_from_the_tokens_that_it_sampled(run_folder: KeptRun, tmp_path: Path) -> None:
     folder, policy = run_folder
     out = tmp_path / "out"
-    summary = write_preferences(folder, out, Choice())
+    summary = write_preferences(folder, out, PreferenceRule())
     assert (summary.rows, summary.groups_without) == (4, 0)
     preferences = opened(summary.path, tmp_path / "mine")
     workers: Any = Workers(policy)
@@ -274,7 +274,7 @@ def test_the_turns_before_a_question_go_along(run_folder: KeptRun, tmp_path: Pat
     tone(folder / "data/u.wav", 500)
     queries[0] = replace(queries[0], history=(PastTurn("user", "hi", "u.wav"), PastTurn("assistant", "yes")))
     save_tables(folder / "data", queries, [], [])
-    written_to = write_preferences(folder, tmp_path / "out", Choice(), step=0).path
+    written_to = write_preferences(folder, tmp_path / "out", PreferenceRule(), step=0).path
     behind, alone = read_preferences(written_to)
     user, assistant = behind.history
     assert (user.text, assistant, alone.history) == ("hi", PastTurn("assistant", "yes"), ())
@@ -285,18 +285,18 @@ def test_the_turns_before_a_question_go_along(run_folder: KeptRun, tmp_path: Pat
 
 def test_another_source_may_decide_and_a_margin_leaves_pairs_out(run_folder: KeptRun, tmp_path: Path) -> None:
     folder = run_folder[0]
-    first = read_preferences(write_preferences(folder, tmp_path / "whole", Choice(), step=1).path)
-    by = read_preferences(write_preferences(folder, tmp_path / "by", Choice(by="a", margin=2.0), step=1).path)
+    first = read_preferences(write_preferences(folder, tmp_path / "whole", PreferenceRule(), step=1).path)
+    by = read_preferences(write_preferences(folder, tmp_path / "by", PreferenceRule(by="a", margin=2.0), step=1).path)
     assert len(first) == len(by) == 2
     assert [row.answers[0].clip for row in first] == [row.answers[1].clip for row in by]
     for choice, said in (
-        (Choice(margin=2.5), "answers that are 2.5 apart; lower"),
-        (Choice(by="b"), "by b; the sources are a"),
+        (PreferenceRule(margin=2.5), "answers that are 2.5 apart; lower"),
+        (PreferenceRule(by="b"), "by b; the sources are a"),
     ):
         with pytest.raises(ConfigError, match=said):
             write_preferences(folder, tmp_path / "none", choice)
     with pytest.raises(ConfigError, match="is there already"):
-        write_preferences(folder, tmp_path / "by", Choice())
+        write_preferences(folder, tmp_path / "by", PreferenceRule())
 
 
 def test_labels_are_learned_from_by_kto(run_folder: KeptRun, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_labels_are_learned_from_by_kto(run_folder: KeptRun, tmp_path: Path) -> 
 
 
 def test_answers_of_another_policys_rate_are_refused(run_folder: KeptRun, tmp_path: Path) -> None:
-    path = write_preferences(run_folder[0], tmp_path / "out", Choice(), step=0).path
+    path = write_preferences(run_folder[0], tmp_path / "out", PreferenceRule(), step=0).path
     preferences = opened(path, tmp_path / "mine")
     with pytest.raises(DataError, match=rf"{FILE}:1: an answer is at 8000 Hz, below the 24000 Hz of this policy's speech"):
         preferences.encode(Workers(run_folder[1], 24_000), lambda *_: None)  # type: ignore[arg-type]
@@ -368,7 +368,7 @@ def test_trl_reads_both_forms(run_folder: KeptRun, tmp_path: Path) -> None:
     trainer = SimpleNamespace(_tokenizer=tokenizer, calculate_KL=False, desirable_weight=1.0, undesirable_weight=1.0)
     args: Any = SimpleNamespace(dataset_num_proc=None, max_length=None, truncation_mode="keep_end")
     for labels, kind, key in ((False, DPOTrainer, "chosen"), (True, KTOTrainer, "completion")):
-        path = write_preferences(run_folder[0], tmp_path / key, Choice(labels=labels)).path
+        path = write_preferences(run_folder[0], tmp_path / key, PreferenceRule(labels=labels)).path
         rows = load_dataset("json", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
         found = kind._prepare_dataset(trainer, rows, tokenizer, args, "train")
         assert len(found) == len(rows)

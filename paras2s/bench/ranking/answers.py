@@ -44,7 +44,7 @@ CHUNK_QUESTIONS = PolicySystem.BATCH
 
 
 @dataclass(frozen=True)
-class Answer:
+class SystemAnswer:
     """A system's answer to one instruction, and its file; `None` where there is none."""
 
     response: Response
@@ -74,7 +74,9 @@ class AnswerSource:
     def _system(self) -> System:
         return open_system(self.spec, self.curation, self.cache_dir)
 
-    def answer(self, instructions: Mapping[str, Path], console: Console, quiet: bool, first: int = 0) -> dict[str, Answer]:
+    def answer(
+        self, instructions: Mapping[str, Path], console: Console, quiet: bool, first: int = 0
+    ) -> dict[str, SystemAnswer]:
         """Return the answers by the instructions' names; an earlier run's are read, the others requested and kept.
 
         Instructions are asked in parts of one size from the first on, so that an answer does not depend on which of them are
@@ -95,7 +97,7 @@ class AnswerSource:
                 bar.at(start + len(part), len(instructions))
         return answers
 
-    def kept(self, instructions: Mapping[str, Path]) -> dict[str, Answer]:
+    def kept(self, instructions: Mapping[str, Path]) -> dict[str, SystemAnswer]:
         """Return the answers that an earlier run kept. Raises ConfigError: they are another system's. DataError: broken."""
         answers = {}
         # A slip in a spec is found before anything is asked.
@@ -112,12 +114,12 @@ class AnswerSource:
                     f"{described}: is of another system or of another instruction; give another --out, or delete {self.folder}"
                 )
             try:
-                answers[name] = Answer(Response(says["text"], read_clip(sound, max_duration_s=MAX_CLIP_S)), sound)
+                answers[name] = SystemAnswer(Response(says["text"], read_clip(sound, max_duration_s=MAX_CLIP_S)), sound)
             except AudioError:
                 continue
         return answers
 
-    def at_most(self, instructions: Mapping[str, Path]) -> tuple[dict[str, Answer], dict[str, Any]]:
+    def at_most(self, instructions: Mapping[str, Path]) -> tuple[dict[str, SystemAnswer], dict[str, Any]]:
         """Return what is known without asking: answers, silence of the greatest length where an answer is missing, and counts.
 
         `answer_usd` is the most that asking an endpoint costs: 0 for a checkpoint, None if no price is known.
@@ -129,7 +131,7 @@ class AnswerSource:
         new = {name: path for name, path in instructions.items() if name not in answers}
         silence = Clip(np.zeros(round(RATE_HZ * self._longest_s()), dtype=np.float32), RATE_HZ)
         known = {"kept": len(answers), "to_answer": len(new), "answer_usd": self._most_usd(list(new.values()))}
-        return answers | {name: Answer(Response(clip=silence)) for name in new}, known
+        return answers | {name: SystemAnswer(Response(clip=silence)) for name in new}, known
 
     def _is_endpoint(self) -> bool:
         return Path(self.spec).suffix in (".yaml", ".yml")
@@ -161,27 +163,29 @@ class AnswerSource:
     def _key(self, instruction: Path) -> str:
         return key_of([self._fingerprint, read_clip(instruction, max_duration_s=MAX_CLIP_S).digest])
 
-    def _read_finished(self, instructions: Mapping[str, Path], console: Console, quiet: bool) -> dict[str, Answer]:
+    def _read_finished(self, instructions: Mapping[str, Path], console: Console, quiet: bool) -> dict[str, SystemAnswer]:
         # A folder of finished answers reads no transcript.
         questions = [SpokenQuestion(name, path, "") for name, path in instructions.items()]
         with progress_bar(console, f"{self.name} answers", len(questions), quiet) as bar:
             rows = self._system.answer(questions, 1, bar.at)
-        return {name: Answer(row[0], find_clip(Path(self.spec), name)) for name, row in zip(instructions, rows, strict=True)}
+        return {
+            name: SystemAnswer(row[0], find_clip(Path(self.spec), name)) for name, row in zip(instructions, rows, strict=True)
+        }
 
-    def _ask(self, part: Mapping[str, Path], start: int, existing: Mapping[str, Answer]) -> dict[str, Answer]:
+    def _ask(self, part: Mapping[str, Path], start: int, existing: Mapping[str, SystemAnswer]) -> dict[str, SystemAnswer]:
         words = transcribe([read_clip(path, max_duration_s=MAX_CLIP_S) for path in part.values()])
         questions = [SpokenQuestion(name, part[name], spoken.text) for name, spoken in zip(part, words, strict=True)]
         placed = replace(self._system, first=start) if isinstance(self._system, PolicySystem) else self._system
         rows = placed.answer(questions, 1, lambda *_: None)
         return {name: self.keep(name, part[name], row[0]) for name, row in zip(part, rows, strict=True) if name not in existing}
 
-    def keep(self, name: str, instruction: Path, response: Response) -> Answer:
+    def keep(self, name: str, instruction: Path, response: Response) -> SystemAnswer:
         """Write an answer beside the others and return it as a later run reads it; a failure is not kept."""
         if response.clip is None or response.missing:
-            return Answer(response)
+            return SystemAnswer(response)
         sound, described = self._files(name)
         write_clip(sound, response.clip)
         # Last, as the sign that both are there.
         write_json(described, {"key": self._key(instruction), "text": response.text})
         # As a later run reads it: a judge hears the same samples then.
-        return Answer(replace(response, clip=read_clip(sound, max_duration_s=MAX_CLIP_S)), sound)
+        return SystemAnswer(replace(response, clip=read_clip(sound, max_duration_s=MAX_CLIP_S)), sound)

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from paras2s.audio.clip import read_clip
-from paras2s.bench.ranking.answers import Answer, AnswerSource
+from paras2s.bench.ranking.answers import AnswerSource, SystemAnswer
 from paras2s.bench.ranking.data import COLUMNS, Problem, Recorded, load_people, load_recorded
 from paras2s.bench.ranking.metrics import AspectRanking, Ranking, rank_systems
 from paras2s.bench.ranking.report import markdown, ranking_json, scatter_svg
@@ -103,7 +103,7 @@ def _readable(spoken: Mapping[Path, Utterance | str]) -> dict[str, Path]:
 
 
 def _compared(
-    options: RankingOptions, spoken: Mapping[Path, Utterance | str], answers: Mapping[str, Mapping[str, Answer]]
+    options: RankingOptions, spoken: Mapping[Path, Utterance | str], answers: Mapping[str, Mapping[str, SystemAnswer]]
 ) -> list[AnsweredPair]:
     compared = []
     for name in options.systems:
@@ -125,7 +125,9 @@ def _instruction(path: Path) -> Utterance | str:
         return str(error)
 
 
-def _comparison(instruction_id: str, system: str, instruction: Utterance, own: Answer, reference: Answer) -> AnsweredPair:
+def _comparison(
+    instruction_id: str, system: str, instruction: Utterance, own: SystemAnswer, reference: SystemAnswer
+) -> AnsweredPair:
     first, second, files = own.response, reference.response, (own.path, reference.path)
     if first.clip is None or second.clip is None or first.missing or second.missing:
         return AnsweredPair(instruction_id, system, None, first.missing or second.missing or "", files)

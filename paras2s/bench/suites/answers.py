@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from paras2s.audio.clip import read_clip
-from paras2s.bench.ranking.answers import Answer, AnswerSource
+from paras2s.bench.ranking.answers import AnswerSource, SystemAnswer
 from paras2s.bench.styleset.dialogue import DialogueModel
 from paras2s.bench.styleset.systems import LONGEST_ANSWER_S, open_speaker
 from paras2s.bench.suites.base import Item, Listed, Suite
@@ -51,7 +51,7 @@ class SuiteAnswers:
             name = self.suite.answer_names(items[0], 0)[0]
             raise ConfigError(f"{self.source.spec}: holds no answer to any item; expected files such as {name}.wav")
 
-    def of(self, items: Sequence[Item], first: int) -> dict[str, list[Answer]]:
+    def of(self, items: Sequence[Item], first: int) -> dict[str, list[SystemAnswer]]:
         """Return an answer to every turn of every item; `first` is the place of the first item among all.
 
         Raises:
@@ -66,10 +66,10 @@ class SuiteAnswers:
             answers |= self._at_most(_clips(several))
         elif several:
             answers |= self._lead(several)
-        missing = Answer(Response(failed=NO_QUESTION))
+        missing = SystemAnswer(Response(failed=NO_QUESTION))
         return {item.id: [answers.get(item.turn_name(turn), missing) for turn in range(len(item.turns))] for item in items}
 
-    def _at_most(self, clips: Mapping[str, Path]) -> dict[str, Answer]:
+    def _at_most(self, clips: Mapping[str, Path]) -> dict[str, SystemAnswer]:
         return self.source.at_most(clips)[0]
 
     # Folders.
@@ -86,32 +86,34 @@ class SuiteAnswers:
         written = next((path.read_text(encoding="utf-8") for name in names if (path := folder / f"{name}.txt").is_file()), "")
         return written.strip() or next((self._listed[name].text for name in names if name in self._listed), "")
 
-    def _read(self, item: Item, turn: int) -> Answer:
+    def _read(self, item: Item, turn: int) -> SystemAnswer:
         files, text = self._files(item, turn), self._text(item, turn)
         if not files:
             name = f"{self.suite.answer_names(item, turn)[0]}.wav"
             why = f"a transcript without audio: {name} is missing" if text else f"no answer: {name} is missing"
-            return Answer(Response(text, failed=why))
+            return SystemAnswer(Response(text, failed=why))
         if len(files) > 1:
-            return Answer(Response(failed=f"{len(files)} answers, {' and '.join(path.name for path in files)}: keep one"))
+            return SystemAnswer(Response(failed=f"{len(files)} answers, {' and '.join(path.name for path in files)}: keep one"))
         try:
-            return Answer(Response(text, read_clip(files[0], max_duration_s=MAX_CLIP_S)), files[0])
+            return SystemAnswer(Response(text, read_clip(files[0], max_duration_s=MAX_CLIP_S)), files[0])
         except AudioError as error:
-            return Answer(Response(text, failed=str(error)))
+            return SystemAnswer(Response(text, failed=str(error)))
 
     # Dialogues.
 
-    def _lead(self, items: Sequence[Item]) -> dict[str, Answer]:
+    def _lead(self, items: Sequence[Item]) -> dict[str, SystemAnswer]:
         """Lead dialogues turn by turn; answers that are kept are read, as long as all earlier ones are."""
         clips = _clips(items)
-        answers, kept = dict[str, Answer](), self.source.kept(clips)
+        answers, kept = dict[str, SystemAnswer](), self.source.kept(clips)
         for turn in range(max(len(item.turns) for item in items)):
             part = [item for item in items if len(item.turns) > turn]
             before = {item.id: [answers[item.turn_name(number)] for number in range(turn)] for item in part}
             names = {item.id: item.turn_name(turn) for item in part}
             lost = {item.id for item in part if any(answer.response.missing for answer in before[item.id])}
-            answers |= {names[name]: Answer(Response(failed=EARLIER)) for name in lost}
-            answers |= {names[item.id]: Answer(Response(failed=NO_QUESTION)) for item in part if names[item.id] not in clips}
+            answers |= {names[name]: SystemAnswer(Response(failed=EARLIER)) for name in lost}
+            answers |= {
+                names[item.id]: SystemAnswer(Response(failed=NO_QUESTION)) for item in part if names[item.id] not in clips
+            }
             known = {name: kept[name] for name in names.values() if name in kept and name not in answers}
             answers |= known
             missing = [item for item in part if names[item.id] not in answers]
@@ -138,7 +140,7 @@ def _said(item: Item, turn: int) -> Turn:
     return Turn("user", clip=None if clip is None else read_clip(clip, max_duration_s=MAX_CLIP_S))
 
 
-def _history(item: Item, answers: Sequence[Answer]) -> list[Turn]:
+def _history(item: Item, answers: Sequence[SystemAnswer]) -> list[Turn]:
     spoken = [
         (_said(item, n), Turn("assistant", answer.response.text, answer.response.clip)) for n, answer in enumerate(answers)
     ]

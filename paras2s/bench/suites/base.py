@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import ConfigDict
 
 from paras2s.audio.clip import Clip
-from paras2s.bench.ranking.answers import Answer
+from paras2s.bench.ranking.answers import SystemAnswer
 from paras2s.bench.suites.download import Download
 from paras2s.clients.chat import Audio, Message
 from paras2s.configs.schema.endpoints import LLMConfig
@@ -189,7 +189,7 @@ class Suite:
         """Return the measures of an item."""
         return (*self.by_judge, *self.measured)
 
-    def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
+    def scoring(self, item: Item, metric: str, answers: Sequence[SystemAnswer], data: Download) -> Question | Parts | Unscored:
         """Return the scores of an item's answers (one a turn), or the question that the judge is asked for them.
 
         Raises:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paras2s.audio.clip import Clip, encode_clip, read_clip
-from paras2s.bench.ranking.answers import Answer
+from paras2s.bench.ranking.answers import SystemAnswer
 from paras2s.bench.systems import SUFFIXES
 from paras2s.clients.chat import Audio
 from paras2s.errors import DataError, JudgeError, one_line
@@ -127,7 +127,7 @@ class Download:
             raise JudgeError("the download lacks the item's sound")
         return read_clip(path, max_duration_s=MAX_CLIP_S)
 
-    def sound_of(self, answer: Answer) -> Clip:
+    def sound_of(self, answer: SystemAnswer) -> Clip:
         """Return the sound of an answer. Raises JudgeError: there is none, or it is silent."""
         clip = answer.response.clip
         if clip is None:
@@ -136,7 +136,7 @@ class Download:
             raise JudgeError("the answer is silent")
         return clip
 
-    def words(self, answer: Answer, language: str = "en") -> str:
+    def words(self, answer: SystemAnswer, language: str = "en") -> str:
         """Return an answer's recognised words; in a language other than English its text. Raises JudgeError: it has neither."""
         if self.estimates:
             return answer.response.text or UNKNOWN_WORDS

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paras2s.bench.ranking.answers import Answer
+from paras2s.bench.ranking.answers import SystemAnswer
 from paras2s.bench.suites.base import (
     GEMINI,
     OVERALL,
@@ -87,7 +87,7 @@ class EchoMind(Suite):
                     listed[f"{row['case_id']}_{delivery}"] = Listed(sound, text)
         return listed
 
-    def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
+    def scoring(self, item: Item, metric: str, answers: Sequence[SystemAnswer], data: Download) -> Question | Parts | Unscored:
         """Ask for four scores of the words, or for the empathy of the voice."""
         said = {key: item.values[key] for key in ("spoken_info", "topic")}
         if metric == VOICE:

@@ -17,7 +17,7 @@ import numpy as np
 
 from paras2s.audio.asr import transcribe
 from paras2s.audio.clip import Clip
-from paras2s.bench.ranking.answers import Answer
+from paras2s.bench.ranking.answers import SystemAnswer
 from paras2s.bench.suites.base import Item, Parts, Question, Suite, SuiteRow, UserTurn, mean_of, with_part
 from paras2s.bench.suites.download import Download
 from paras2s.errors import AssetError, JudgeError, one_line
@@ -67,7 +67,7 @@ class FullDuplexBench(Suite):
         """Return the makers' name, and ours."""
         return [f"{item.id}/output", item.id]
 
-    def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
+    def scoring(self, item: Item, metric: str, answers: Sequence[SystemAnswer], data: Download) -> Question | Parts | Unscored:
         """Return the times of an answer. An output without a word is silence, which is a result here."""
         answer, span = answers[0], item.values.get("span", ())
         clip = answer.response.clip
@@ -98,7 +98,7 @@ class FullDuplexBench(Suite):
         return columns
 
 
-def timed_words(answer: Answer, clip: Clip) -> list[Span]:
+def timed_words(answer: SystemAnswer, clip: Clip) -> list[Span]:
     """Return start and end of every word, the makers' or recognised here. Raises JudgeError: output.json is of another form."""
     path = None if answer.path is None else answer.path.with_suffix(".json")
     if path is not None and path.is_file():

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from paras2s.bench.ranking.answers import Answer
+from paras2s.bench.ranking.answers import SystemAnswer
 from paras2s.bench.suites.base import Item, Parts, Question, Suite, row_values
 from paras2s.bench.suites.download import Download
 from paras2s.clients.chat import Bill, LLMClient, Reply, Request
@@ -34,7 +34,7 @@ class Job:
 
     item: Item
     metric: str
-    answers: Sequence[Answer]
+    answers: Sequence[SystemAnswer]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paras2s.audio.clip import Clip
-from paras2s.bench.ranking.answers import Answer
+from paras2s.bench.ranking.answers import SystemAnswer
 from paras2s.bench.suites.base import (
     OVERALL,
     Item,
@@ -92,7 +92,7 @@ class MTalkBench(Suite):
         """Return the system that the arena compares with."""
         return str(item.values["against"]) if metric == ARENA else ""
 
-    def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
+    def scoring(self, item: Item, metric: str, answers: Sequence[SystemAnswer], data: Download) -> Question | Parts | Unscored:
         """Ask by a rubric about the dialogue, or for the better one of two."""
         text = str(item.values[PROMPTS[metric]])
         own = self._dialogue(item, [data.sound_of(answer) for answer in answers], data)

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from paras2s.bench.made_from import MadeFrom, clip_names, sent
-from paras2s.bench.ranking.answers import CHUNK_QUESTIONS, Answer, AnswerSource
+from paras2s.bench.ranking.answers import CHUNK_QUESTIONS, AnswerSource, SystemAnswer
 from paras2s.bench.results import require_new
 from paras2s.bench.suites import SUITE_GROUP, SUITES
 from paras2s.bench.suites.answers import SuiteAnswers
@@ -217,7 +217,7 @@ class _Run:
         return stopped, sum(row.unscored is not None for row in now)
 
     def rows_of(
-        self, system: str, chunk: Sequence[Item], answers: Mapping[str, Sequence[Answer]], at: Progress
+        self, system: str, chunk: Sequence[Item], answers: Mapping[str, Sequence[SystemAnswer]], at: Progress
     ) -> list[SuiteRow | BudgetError]:
         """Return a row for every measure of the chunk that has no verdict on this very answer."""
         jobs, digests = [], {item.id: _digest(answers[item.id]) for item in chunk}
@@ -335,7 +335,7 @@ def as_json(row: SuiteRow) -> dict[str, Any]:
     return {name: value for name, value in vars(row).items() if value != defaults[name] and value not in ({}, "")}
 
 
-def _digest(answers: Sequence[Answer]) -> str:
+def _digest(answers: Sequence[SystemAnswer]) -> str:
     """Return the digest of what is judged; of a missing answer, that of its reason."""
     said = [(a.response.clip.digest if a.response.clip else "", a.response.text, a.response.missing or "") for a in answers]
     return hashlib.sha256(repr(said).encode()).hexdigest()[:16]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paras2s.bench.ranking.answers import Answer
+from paras2s.bench.ranking.answers import SystemAnswer
 from paras2s.bench.suites.base import Item, Listed, Parts, Question, Suite, UserTurn, question_of
 from paras2s.bench.suites.download import Download
 from paras2s.bench.suites.replies import read_number
@@ -52,7 +52,7 @@ class SDEval(Suite):
             listed |= {f"{prefix}{name}": Listed(text=str(text)) for name, text in texts.items()}
         return listed
 
-    def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
+    def scoring(self, item: Item, metric: str, answers: Sequence[SystemAnswer], data: Download) -> Question | Parts | Unscored:
         """Ask for the rating of the answer's words."""
         kind = SETS[item.subset]
         system, user = data.prompt("prompts.py", f"{kind}_sys"), data.prompt("prompts.py", f"{kind}_user_input")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paras2s.audio.clip import Clip
-from paras2s.bench.ranking.answers import Answer
+from paras2s.bench.ranking.answers import SystemAnswer
 from paras2s.bench.suites.base import (
     GEMINI,
     OVERALL,
@@ -106,7 +106,7 @@ class SpeechParaling(Suite):
         """Return the dimensions, numbered: one may occur twice."""
         return _names(item.values["dimensions"])
 
-    def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
+    def scoring(self, item: Item, metric: str, answers: Sequence[SystemAnswer], data: Download) -> Question | Parts | Unscored:
         """Ask for the winner of each dimension; the order is drawn from the item's number, as in the makers' code."""
         candidate, rival = data.audio(data.sound_of(answers[0])), data.audio(self.rival(item, data))
         code = f"judge_data/judge_code/{item.values['code']}"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paras2s.bench.ranking.answers import Answer
+from paras2s.bench.ranking.answers import SystemAnswer
 from paras2s.bench.suites.base import (
     GEMINI,
     OVERALL,
@@ -112,7 +112,7 @@ class UROBench(Suite):
         own = COMPUTED if mode in ("wer", "ge") else SUNG if mode == "srt" else JUDGED
         return (own,) if len(item.turns) > 1 else (own, NATURAL)
 
-    def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
+    def scoring(self, item: Item, metric: str, answers: Sequence[SystemAnswer], data: Download) -> Question | Parts | Unscored:
         """Ask the set's question, or compute its rule."""
         name = item.subset.partition("/")[2]
         mode, language = MODE_OF[name], "zh" if name.endswith("-zh") else "en"

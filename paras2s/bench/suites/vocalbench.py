@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paras2s.audio.asr import normalise_words
-from paras2s.bench.ranking.answers import Answer
+from paras2s.bench.ranking.answers import SystemAnswer
 from paras2s.bench.suites.base import (
     OVERALL,
     Item,
@@ -98,7 +98,7 @@ class VocalBench(Suite):
         more = {"emotion": (ACOUSTIC,), "single_round": (NATURAL, ERRORS)}
         return (KNOWN,) if name == "knowledge" else (JUDGED, *more.get(name, ()))
 
-    def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
+    def scoring(self, item: Item, metric: str, answers: Sequence[SystemAnswer], data: Download) -> Question | Parts | Unscored:
         """Ask the set's question, or compute its rule."""
         if metric == NATURAL:
             return utmos(data.sound_of(answers[0]))
@@ -173,7 +173,7 @@ def _repeats(item: Item, words: str) -> bool:
     return word_errors(item.values["Question"].partition(".")[2], words) < MOST_ERRORS
 
 
-def _as_instructed(item: Item, answer: Answer, data: Download) -> bool:
+def _as_instructed(item: Item, answer: SystemAnswer, data: Download) -> bool:
     """Return whether a sentence is repeated in the emotion, and at the speed, that the instruction names."""
     number, (instruction, _, sentence) = _number(item), item.values["Question"].partition(".")
     sound, fits = data.sound_of(answer), True

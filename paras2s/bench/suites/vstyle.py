@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paras2s.bench.ranking.answers import Answer
+from paras2s.bench.ranking.answers import SystemAnswer
 from paras2s.bench.suites.base import (
     GEMINI,
     OVERALL,
@@ -93,7 +93,7 @@ class VStyle(Suite):
                 listed[name] = Listed(sound, str(row.get("response_text", "")).strip())
         return listed
 
-    def scoring(self, item: Item, metric: str, answers: Sequence[Answer], data: Download) -> Question | Parts | Unscored:
+    def scoring(self, item: Item, metric: str, answers: Sequence[SystemAnswer], data: Download) -> Question | Parts | Unscored:
         """Ask for the score of the answer's sound, by the category's prompt."""
         language, _, ability = item.subset.partition("/")
         prompt = data.prompt(f"lalm_eval/eval_prompts/{language}/{ability.partition('/')[0]}.txt")
