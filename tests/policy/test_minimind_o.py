@@ -38,7 +38,7 @@ def test_it_keeps_the_contract(tmp_path: Path) -> None:
     policy = tiny_minimind(tmp_path / "tiny")
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
     found = list(check_policy(subject_of(policy), tmp_path / "saved"))
-    assert len(found) == 17
+    assert len(found) == 18
     assert {one.name: one.detail for one in found if one.ok is False} == {}
     assert [one.name[:2] for one in found if one.ok is None] == ["14"]
     assert all(torch.equal(value, before[name]) for name, value in policy.model.state_dict().items())
