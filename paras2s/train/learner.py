@@ -22,14 +22,7 @@ from paras2s.train.advantages import Values, advantages_of
 from paras2s.train.algorithm import rule_of
 from paras2s.train.anchor import add_anchor, anchor_metrics, next_rl_share
 from paras2s.train.averaged_teacher import AveragedTeacher
-from paras2s.train.batching import (
-    MicroBatch,
-    TokenBatch,
-    micro_batches,
-    parity,
-    token_batch,
-    top_groups_by_reward_std,
-)
+from paras2s.train.batching import MicroBatch, TokenBatch, micro_batches, parity, token_batch, top_groups_by_reward_std
 from paras2s.train.checkpoint import Position, check_base, read_position, training_bytes, write_position
 from paras2s.train.losses import OBJECTIVES, SUMS, LossNormalizer, ObjectiveResult, truncated_importance
 from paras2s.train.passes import add_gradients, passes_at_once, side_by_side

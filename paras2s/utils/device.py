@@ -30,8 +30,8 @@ def found_device(device: str = "auto") -> str:
 def use_threads(count: int) -> None:
     """Give torch `count` threads on the processor, and let numbers below 1e-38 be 0 in this thread and those that it starts.
 
-    A policy that has become sure of its tokens has gradients full of such numbers, and Adam keeps their squares; a processor
-    takes a hundred times as long for each. In float32 they weigh nothing. Of `quick`, which stays less sure, no bit changes.
+    A batch that is learned again and again ends with gradients full of such numbers, and Adam keeps their squares: an update
+    of `quick`'s policy took 1.8 s in place of 0.5. In float32 they weigh nothing. Of a run of `quick` no bit changes.
     """
     import torch
 

@@ -46,6 +46,14 @@ LAYERED: dict[str, dict[str, Any]] = {
     # Of three demonstrations, a pass each, one rank has two.
     "layer anchored": {"micro_batch_size": 1, "anchor": {"demonstrations": 3, "every": 2}},
     "layer checkpointed": {"gradient_checkpointing": True, "micro_batch_size": 3},
+    # The sound has no weight: passes end with the text, and where no anchor is added its branch has gradients of 0.
+    "layer words": {
+        "micro_batch_size": 3,
+        "average": "per_stream",
+        "audio_weight": 0.0,
+        "anchor": {"demonstrations": 3, "every": 2},
+        "evaluate_every": 10,
+    },
 }
 # Recorded answers: of three pairs one rank has two, of six single answers three.
 PREFERRED: dict[str, dict[str, Any]] = {
@@ -173,9 +181,11 @@ def test_two_ranks_are_one_process(name: str, done: Path, alone: Path) -> None:
     assert_close_logs(log, expected)
     assert_close_weights(weights, wanted)
     assert log[1]["kl"] > 0
-    assert ["anchor_loss" in row for row in log] == {"anchored": [True] * 3, "layer anchored": [True, False, True]}.get(
-        name, [False] * 3
-    )
+    assert ["anchor_loss" in row for row in log] == {
+        "anchored": [True] * 3,
+        "layer anchored": [True, False, True],
+        "layer words": [True, False, True],
+    }.get(name, [False] * 3)
 
 
 @pytest.mark.parametrize("name", PREFERRED)
