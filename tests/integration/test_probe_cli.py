@@ -475,7 +475,8 @@ def test_a_judge_of_single_clips_reads_the_words_of_each(manifest, tmp_path):
     words = (manifest, "--judge", config, "--only", "verbosity", "--out", tmp_path / "out", "--json")
     with ScriptedEndpoint(lambda sent, number: Say(json.dumps({"reasoning": "r", "score": 3}))) as server:
         # Four tied pairs of two answers each.
-        assert json.loads(invoke(*words, "--estimate", *settings(server, tmp_path)).stdout)["judges"][0]["calls"] == 8
+        estimate = json.loads(invoke(*words, "--estimate", *settings(server, tmp_path)).stdout)["judges"][0]
+        assert (estimate["comparisons"], estimate["calls"], estimate["unscored"]) == (4, 8, 0)
         found = json.loads(invoke(*words, *settings(server, tmp_path)).stdout)["judges"][0]
         sent = list(map(said, server.requests))
     assert (found["probes"][0]["n_scored"], len(sent)) == (8, 8)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from paras2s.train.anchor import batch_of_step
 from paras2s.train.fsdp import Sharded
 from paras2s.train.learner import Learner
 from paras2s.train.preference import PreferenceBatch, PreferenceLearner
+from paras2s.train.sft import Example
 from paras2s.train.single_device import Devices
+from paras2s.types import Rollout
 
 
 def first_policy() -> EmbeddedPolicy:
@@ -43,12 +46,12 @@ def make_learner(devices: Devices, settings: dict[str, Any]) -> Learner:
 
 def advance(learner: Learner, steps: int) -> list[dict[str, Any]]:
     """Rollouts of the starting policy, the same on every rank: what a step does is looked at, not what it samples."""
-    prompts, demonstrations, log = make_prompts(3), Demonstrations(examples(first_policy(), 5)), []
+    prompts, demonstrations, log = make_prompts(3), Demonstrations(made(5)), []
     for _ in range(steps):
         if isinstance(learner, PreferenceLearner):
             log.append(learner.learn(recorded(learner), batch_of_step(learner.config.objective.anchor, demonstrations, 0, 0)))
             continue
-        rollouts = small_rollouts(first_policy(), prompts, GROUP, STEPS, learner.next_step)
+        rollouts = answers_of(learner.next_step)
         anchored = batch_of_step(learner.config.objective.anchor, demonstrations, 0, learner.next_step)
         log.append(learner.step(prompts, rollouts, rewards_of(rollouts), anchored))
     return log
@@ -57,8 +60,18 @@ def advance(learner: Learner, steps: int) -> list[dict[str, Any]]:
 def recorded(learner: Learner) -> PreferenceBatch:
     """Six recorded answers, every other one good: three pairs for DPO."""
     assert learner.config.preferences is not None
-    pairs, made = learner.config.preferences.loss == "dpo", examples(first_policy(), 6)
-    return PreferenceBatch(tuple(made), (True, False) * 3, pairs)
+    return PreferenceBatch(tuple(made(6)), (True, False) * 3, learner.config.preferences.loss == "dpo")
+
+
+@cache
+def answers_of(step: int) -> list[Rollout]:
+    """The starting policy's answers of a step; sampling them takes longer than learning from them."""
+    return small_rollouts(first_policy(), make_prompts(3), GROUP, STEPS, step)
+
+
+@cache
+def made(count: int) -> list[Example]:
+    return examples(first_policy(), count)
 
 
 def watch(model: torch.nn.Module) -> list[int]:

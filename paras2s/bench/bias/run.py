@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from paras2s.types import PAIR_LABELS, PairLabel, Preference, Unscored, Verdict
 from paras2s.unisrm.reward.judge import UniSRMJudge
 from paras2s.utils.io import append_jsonl, write_jsonl
 
+Made = TypeVar("Made")
 # The default number of pairs of a run.
 RUN_PAIRS = 120
 # Pairs in memory at once; a chunk's calls all run together.
@@ -280,8 +281,13 @@ def _prompts(probed: Probed, pairs: Sequence[Pair]) -> Sequence[tuple[str, ...] 
     if probed.requests is None:
         return [()] * len(pairs)
     requests = [sent(request) for request in probed.requests(pairs)]
+    return [sum(of_pair, ()) for of_pair in _of_each_pair(requests, pairs)]
+
+
+def _of_each_pair(requests: Sequence[Made], pairs: Sequence[Pair]) -> list[Sequence[Made]]:
+    """Return the requests by pair: a judge of single clips has two for each."""
     each = len(requests) // max(len(pairs), 1)
-    return [sum(requests[index * each : (index + 1) * each], ()) for index in range(len(pairs))]
+    return [requests[index * each : (index + 1) * each] for index in range(len(pairs))]
 
 
 def _scores(judge: Judge, pairs: Sequence[Pair]) -> list[tuple[float, float] | None]:
@@ -564,7 +570,9 @@ def _estimate(
     bill, usable = Bill(), 0
     for start in range(0, len(comparisons), CHUNK_COMPARISONS):
         made = [_make(comparison) for comparison in comparisons[start : start + CHUNK_COMPARISONS]]
-        requests = requests_of([pair for pair in made if isinstance(pair, Pair)])
-        bill, usable = bill + client.estimate(requests), usable + sum(isinstance(request, list) for request in requests)
+        pairs = [pair for pair in made if isinstance(pair, Pair)]
+        requests = requests_of(pairs)
+        bill = bill + client.estimate(requests)
+        usable += sum(all(isinstance(request, list) for request in of_pair) for of_pair in _of_each_pair(requests, pairs))
         on_progress(min(start + CHUNK_COMPARISONS, len(comparisons)), len(comparisons))
     return {**asdict(bill), "unscored": len(comparisons) - usable}
