@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -76,4 +79,23 @@ def raised_at(error: BaseException) -> str:
 def first_problem(error: ValidationError, what: str = "row") -> str:
     """Return the first problem of a record with its key; `what` names the record where it is wrong as a whole."""
     wrong = error.errors()[0]
-    return f"{'.'.join(map(str, wrong['loc'])) or what}: {wrong['msg']}"
+    return f"{'.'.join(map(str, wrong['loc'])) or what}: {message_of(wrong)}"
+
+
+@contextmanager
+def checking(where: Path | str, what: str = "row", error: type[ParaS2SError] = DataError, advice: str = "") -> Iterator[None]:
+    """Raise pydantic's first problem with a record that is read within as an `error`: WHERE: KEY: problem.
+
+    `what` names the record where it is wrong as a whole; `advice` follows the problem.
+    """
+    from pydantic import ValidationError
+
+    try:
+        yield
+    except ValidationError as wrong:
+        raise error(f"{where}: {first_problem(wrong, what)}{advice}") from wrong
+
+
+def message_of(problem: Mapping[str, Any]) -> str:
+    """Return what pydantic says of a problem; a rule of ours is quoted without the name of the error that it raised."""
+    return str(problem["msg"]).removeprefix("Value error, ")

@@ -39,6 +39,12 @@ def test_a_wrong_override_is_not_blamed_on_the_file(overrides: dict[str, object]
     assert "quick.yaml" not in str(refused.value)
 
 
+def test_a_rule_between_sections_is_quoted_alone_and_the_override_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"quick.yaml with --set: distill.refresh_every 20: alignment") as refused:
+        load_config(preset_path("quick"), {"distill.refresh_every": 20})
+    assert "alue error" not in str(refused.value)
+
+
 def test_a_wrong_key_of_a_file_is_said_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("align: {stpes: 3}\n")
     with pytest.raises(ConfigError, match=r"mine.yaml: align.stpes: unknown key; did you mean steps\?"):

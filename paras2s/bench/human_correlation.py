@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
-from paras2s.errors import DataError, first_problem
+from paras2s.errors import DataError, checking
 from paras2s.statistics.annotators import krippendorff
 from paras2s.statistics.correlation import Correlation, correlations
 from paras2s.statistics.resampling import RESAMPLES
@@ -76,10 +76,8 @@ def _checked(path: Path, rows: Iterable[tuple[int, Any]], kind: type[RowKind], o
     """Read the records of a file's rows; the columns that `once` names differ in each."""
     records: dict[tuple[str, ...], RowKind] = {}
     for number, row in rows:
-        try:
+        with checking(f"{path}:{number}"):
             record = kind.model_validate(row)
-        except ValidationError as error:
-            raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         names = tuple(getattr(record, name) for name in once)
         if names in records:
             raise DataError(f"{path}:{number}: {', '.join(once)}: {', '.join(names)} occurs more than once")

@@ -31,17 +31,14 @@ def doctor(
 def _examine_llm(url: str, model: str | None, as_json: bool) -> None:
     """Print what an endpoint can do, and the settings for a judge's YAML."""
     import yaml
-    from pydantic import ValidationError
 
     from paras2s.clients.doctor import examine_endpoint
-    from paras2s.errors import ConfigError, first_problem
+    from paras2s.errors import ConfigError, checking
     from paras2s.utils.progress import open_console
     from paras2s.utils.tables import Styled, Table
 
-    try:
+    with checking("--llm", error=ConfigError):
         report = examine_endpoint(url, model)
-    except ValidationError as error:
-        raise ConfigError(f"--llm: {first_problem(error)}") from error
     if as_json:
         return print_json(report.to_json())
     colours = {True: "green", False: "yellow"}

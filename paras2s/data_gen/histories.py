@@ -7,9 +7,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from paras2s.errors import DataError, first_problem
+from paras2s.errors import DataError, checking
 from paras2s.types import PastTurn, Query
 from paras2s.utils.io import path_inside, read_rows, write_jsonl
 
@@ -71,10 +71,8 @@ def rows_of(path: Path) -> Iterator[tuple[str, str, tuple[PastTurn, ...]]]:
     """Yield the rows of a file of histories: file and line, query, turns. Raises DataError: a wrong row; names line and key."""
     for line, values in read_rows(path):
         name = f"{path}:{line}"
-        try:
+        with checking(name):
             row = _Row.model_validate(values)
-        except ValidationError as error:
-            raise DataError(f"{name}: {first_problem(error)}") from error
         yield name, row.query_id, tuple(PastTurn(turn.speaker, turn.text, turn.clip) for turn in row.turns)
 
 

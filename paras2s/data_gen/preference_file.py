@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from paras2s.errors import DataError, first_problem
+from paras2s.errors import DataError, checking
 from paras2s.types import PastTurn
 from paras2s.utils.io import read_rows, reading
 
@@ -92,10 +92,8 @@ def read_preferences(path: Path) -> list[PreferenceRow]:
 
 
 def _checked(name: str, line: int, values: Any, folder: Path) -> PreferenceRow:
-    try:
+    with checking(name):
         row = _Row.model_validate(values)
-    except ValidationError as error:
-        raise DataError(f"{name}: {first_problem(error)}") from error
     history, question = _dialogue(name, row)
     answers = _answers(name, row)
     spoken = [("audios", turn.clip) for turn in history if turn.clip is not None]

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paras2s.errors import ConfigError, DataError
+from paras2s.errors import ConfigError, DataError, message_of
 from paras2s.types import LABELS, Dimension, Label
 from paras2s.utils.io import read_yaml
 
@@ -135,7 +135,7 @@ def _parse(kind: type[Rule], source: Path | Traversable, name: str) -> dict[str,
             rules[str(rule)] = kind.model_validate(body)
         except ValidationError as error:
             wrong = error.errors()[0]
-            raise ConfigError(f"{name}: {'.'.join(map(str, (rule, *wrong['loc'])))}: {wrong['msg']}") from error
+            raise ConfigError(f"{name}: {'.'.join(map(str, (rule, *wrong['loc'])))}: {message_of(wrong)}") from error
     return rules
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from paras2s.errors import ConfigError, DataError, ParaS2SError, StorageError
+from paras2s.errors import ConfigError, DataError, ParaS2SError, StorageError, message_of
 from paras2s.studies.clicks import Click, Place, Progress, order_of, refusal, replay
 from paras2s.studies.forms import Form, load_forms
 from paras2s.studies.study import CLIP_SUFFIXES, STUDY_VERSION, Study, StudyItem, as_study, clip_names, with_clips
@@ -138,7 +138,7 @@ class StudyStore:
         try:
             self.study = Study.model_validate_json(row[1])
         except ValidationError as error:
-            raise DataError(f"{self._path}: the study's description is damaged ({error.errors()[0]['msg']})") from error
+            raise DataError(f"{self._path}: the study's description is damaged ({message_of(error.errors()[0])})") from error
 
     @property
     def form(self) -> Form:

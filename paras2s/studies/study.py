@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from paras2s.errors import DataError
+from paras2s.errors import DataError, checking, message_of
 from paras2s.studies.forms import Kind, load_forms
 from paras2s.utils.io import read_rows
 
@@ -95,19 +95,15 @@ def as_study(kind: Kind, title: str, seed: int, items: Sequence[StudyItem]) -> S
     try:
         return Study(kind=kind, title=title, seed=seed, items=tuple(items))
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise DataError(f"study: {wrong['msg'].removeprefix('Value error, ')}") from error
+        raise DataError(f"study: {message_of(error.errors()[0])}") from error
 
 
 def read_items(path: Path) -> tuple[list[StudyItem], Path]:
     """Read the items of a JSONL file, and their clips' folder. Raises DataError: missing or wrong; names file:line and key."""
     items = []
     for number, values in read_rows(path):
-        try:
+        with checking(f"{path}:{number}"):
             items.append(StudyItem.model_validate_json(json.dumps(values)))
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, wrong['loc'])) or 'row'}: {wrong['msg']}") from error
     if not items:
         raise DataError(f"{path}: holds no items")
     return items, path.parent

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from paras2s import __version__
-from paras2s.errors import DataError
+from paras2s.errors import DataError, first_problem
 from paras2s.run import RESOLVED
 from paras2s.studio.folders import Folders
 from paras2s.studio.run_state import RunFiles
@@ -107,8 +107,7 @@ async def posted_record(request: Request, kind: type[BaseModel]) -> Any:
     try:
         return kind.model_validate_json(data)
     except ValidationError as error:
-        wrong = error.errors()[0]
-        raise HTTPException(400, f"{'.'.join(map(str, wrong['loc'])) or 'request'}: {wrong['msg']}") from error
+        raise HTTPException(400, first_problem(error, "request")) from error
 
 
 def integer_of(request: Request, name: str, default: int | None = None) -> int:

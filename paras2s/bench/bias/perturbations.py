@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.bias.metrics import AGAINST_ORDER, VERDICT, mos_bin, noise_class, place_of
-from paras2s.errors import AudioError, DataError, first_problem
+from paras2s.errors import AudioError, DataError, checking
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.reward.judges.votes import swapped
 from paras2s.types import PairLabel
@@ -98,10 +98,8 @@ def load_probe_pairs(path: Path) -> list[ProbePair]:
     """Return the pairs of a manifest, CSV or JSONL, in its order. Raises DataError: names file:line and key."""
     rows: dict[str, ProbePair] = {}
     for number, values in _rows(path):
-        try:
+        with checking(f"{path}:{number}"):
             row = PairRow.model_validate(values)
-        except ValidationError as error:
-            raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         if row.id in rows:
             raise DataError(f"{path}:{number}: id: {row.id!r} occurs more than once")
         rows[row.id] = _pair_of(row, path.parent)

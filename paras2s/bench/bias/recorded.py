@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paras2s.bench.bias import perturbations
 from paras2s.bench.bias.metrics import (
@@ -37,7 +37,7 @@ from paras2s.bench.bias.metrics import (
 )
 from paras2s.bench.bias.perturbations import GIVEN, TURNED, ProbePair, Trial
 from paras2s.bench.bias.report import JudgeProbes, ProbeReport, write_probes
-from paras2s.errors import ConfigError, DataError, first_problem
+from paras2s.errors import ConfigError, DataError, checking
 from paras2s.statistics.correlation import Correlation
 from paras2s.statistics.resampling import RESAMPLES
 from paras2s.types import PairLabel
@@ -94,10 +94,8 @@ def load_recorded(path: Path) -> dict[tuple[str, str], list[RecordedRow]]:
     """Return the rows of a file by judge and task, in its order. Raises DataError: names file:line and key."""
     verdicts: dict[tuple[str, str], dict[str, RecordedRow]] = {}
     for number, values in _rows(path):
-        try:
+        with checking(f"{path}:{number}"):
             row = RecordedRow.model_validate(values)
-        except ValidationError as error:
-            raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         of_judge = verdicts.setdefault((row.judge, row.task), {})
         if row.id in of_judge:
             raise DataError(f"{path}:{number}: id: {row.id!r} occurs more than once for {row.judge} {row.task}")

@@ -24,13 +24,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paras2s.audio.clip import Clip, read_clip
 from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.results import HIGHEST_SCORE, LOWEST_SCORE
 from paras2s.bench.verdict_file import read_rows, rows_by_key
-from paras2s.errors import AudioError, DataError, first_problem
+from paras2s.errors import AudioError, DataError, checking
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.reward.judges.votes import prefer
 from paras2s.types import MatchLabel, PairLabel, Preference, Unscored, Verdict
@@ -268,10 +268,8 @@ def read_pair(where: str, row: Any, suite: DetectSuite) -> DetectPair:
             values[FIELD_OF[key]] = value
     if "label" in values:
         values["label"] = read_label(where, values["label"], suite)
-    try:
+    with checking(where):
         pair = DetectPair.model_validate(values)
-    except ValidationError as error:
-        raise DataError(f"{where}: {first_problem(error)}") from error
     _require_consistent(where, pair, suite)
     return pair
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rich.console import Console
 
 from paras2s.bench.detection.data import SUITES, load_pairs, load_rows
@@ -20,7 +20,7 @@ from paras2s.bench.detection.report import detection_report
 from paras2s.bench.detection.run import DetectionOptions, estimate_detection, run_detection
 from paras2s.bench.display import PairsEstimate
 from paras2s.clients.chat import Bill
-from paras2s.errors import BudgetError, ConfigError, first_problem
+from paras2s.errors import BudgetError, ConfigError, checking
 from paras2s.utils.io import read_yaml, write_json
 from paras2s.utils.tables import Table, number_text
 
@@ -70,10 +70,8 @@ class GridConfig(BaseModel):
 
 def load_grid(path: Path) -> GridConfig:
     """Return the grid of a YAML; paths are relative to it. Raises ConfigError: missing, or wrong; names the key."""
-    try:
+    with checking(path, "grid", error=ConfigError):
         grid = GridConfig.model_validate(read_yaml(path, "cannot be read"))
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {first_problem(error, 'grid')}") from error
     folder = path.parent
     suites = {
         name: GridSuite(pairs=folder / suite.pairs, audio=None if suite.audio is None else folder / suite.audio)

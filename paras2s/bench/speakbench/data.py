@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from paras2s.audio.clip import Clip, read_clip
-from paras2s.errors import AudioError, DataError, first_problem
+from paras2s.errors import AudioError, DataError, checking
 from paras2s.reward.judges.base import Pair, Utterance
 from paras2s.types import DIMENSIONS, Dimension, Label, Unscored
 from paras2s.utils.io import path_inside, read_json
@@ -85,10 +85,8 @@ def load_pairs(path: Path) -> list[SuitePair]:
     adapter = TypeAdapter(SuitePair)
     pairs = []
     for number, row in enumerate(rows):
-        try:
+        with checking(f"{path}: entry {number}", "pair"):
             pairs.append(adapter.validate_python(row))
-        except ValidationError as error:
-            raise DataError(f"{path}: entry {number}: {first_problem(error, '')}") from error
     twice = [index for index, count in Counter(pair.index for pair in pairs).items() if count > 1]
     if twice:
         raise DataError(f"{path}: index {twice[0]} occurs more than once")

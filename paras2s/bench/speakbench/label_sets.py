@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from rich.console import Console
 
 from paras2s.bench.speakbench.data import load_pairs
 from paras2s.bench.speakbench.metrics import Ways, accuracy, cohen_kappa
-from paras2s.errors import DataError, first_problem
+from paras2s.errors import DataError, checking
 from paras2s.statistics.intervals import Share
 from paras2s.types import Label
 from paras2s.utils.io import read_csv
@@ -40,10 +40,8 @@ def load_labels(path: Path) -> dict[int, SetLabel | None]:
         return {pair.index: pair.label.overall for pair in load_pairs(path)}
     labels: dict[int, SetLabel | None] = {}
     for number, values in read_csv(path):
-        try:
+        with checking(f"{path}:{number}"):
             row = LabelRow.model_validate({name: value for name, value in values.items() if value not in ("", None)})
-        except ValidationError as error:
-            raise DataError(f"{path}:{number}: {first_problem(error)}") from error
         if row.index in labels:
             raise DataError(f"{path}:{number}: index: {row.index} occurs more than once")
         labels[row.index] = row.label

@@ -10,9 +10,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from paras2s.errors import DataError, first_problem
+from paras2s.errors import DataError, checking
 from paras2s.utils.io import read_yaml
 
 # Style elements that an instruction may ask for (StyleSet, 3.1).
@@ -109,10 +109,8 @@ def _load(path: Path | None, shipped: str, kind: type[ItemKind]) -> list[ItemKin
         raise DataError(f"{source}: expected a list of items, each with {', '.join(kind.model_fields)}")
     items: list[ItemKind] = []
     for number, row in enumerate(rows, 1):
-        try:
+        with checking(f"{source}: item {number}", "item"):
             items.append(kind.model_validate(row))
-        except ValidationError as error:
-            raise DataError(f"{source}: item {number}: {first_problem(error, 'item')}") from error
     names = [item.id for item in items]
     if twice := next((name for index, name in enumerate(names) if name in names[:index]), None):
         raise DataError(f"{source}: the id {twice!r} occurs twice")

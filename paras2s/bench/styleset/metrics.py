@@ -14,12 +14,12 @@ from pathlib import Path
 from statistics import correlation, fmean, stdev
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from paras2s.bench.made_from import MadeFrom
 from paras2s.bench.styleset.data import ELEMENTS, FollowingItem
 from paras2s.bench.verdict_file import read_rows
-from paras2s.errors import DataError, first_problem
+from paras2s.errors import DataError, checking
 from paras2s.reward.judges.audio_judge.tasks import SCALES, find_task
 from paras2s.types import Unscored, Verdict
 from paras2s.utils.io import read_csv, write_jsonl
@@ -161,10 +161,8 @@ def load_human(path: Path) -> list[HumanRow]:
     seen: set[tuple[str, ...]] = set()
     for number, values in read_csv(path):
         where = f"{path}:{number}"
-        try:
+        with checking(where):
             row = HumanRow.model_validate(values)
-        except ValidationError as error:
-            raise DataError(f"{where}: {first_problem(error)}") from error
         _once(seen, (row.rater, row.task, row.system, row.item), where)
         rows.append(row)
     if not rows:

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
@@ -19,7 +18,7 @@ from paras2s.bench.styleset.data import FollowingItem, RoleContext, Task
 from paras2s.bench.styleset.dialogue import FEWEST_TURNS, Dialogue, DialogueModel, Output, crop, follow, output_of, role_play
 from paras2s.bench.styleset.systems import LONGEST_ANSWER_S, MAX_TOKENS, TEMPERATURE, TOP_P, open_speaker
 from paras2s.bench.systems import Progress, find_clip, fingerprint, is_finished
-from paras2s.errors import AudioError, ConfigError, DataError, first_problem
+from paras2s.errors import AudioError, ConfigError, checking
 from paras2s.reward.judges.base import MAX_CLIP_S
 from paras2s.utils.cache import key_of
 from paras2s.utils.io import read_json, write_json
@@ -160,10 +159,8 @@ def load_made(
     described, sound = _files(settings, name, item)
     if not described.is_file():
         return None
-    try:
+    with checking(described, "output", advice="; delete it, it is made again"):
         output = Output.model_validate(read_json(described))
-    except ValidationError as error:
-        raise DataError(f"{described}: {first_problem(error, 'output')}; delete it, it is made again") from error
     if output.unscored is not None or not sound.is_file():
         return None
     if output.key != key(item):

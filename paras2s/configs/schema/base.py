@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from paras2s.errors import ConfigError
+from paras2s.errors import ConfigError, message_of
 from paras2s.utils.io import read_yaml
 from paras2s.utils.suggest import did_you_mean, nearest_file
 
@@ -64,6 +64,9 @@ def parse_config(values: Any, name: str, kind: type[Config], overrides: Collecti
 
 def _describe(item: Any, name: str, kind: type[Section], overrides: Collection[str]) -> str:
     key = ".".join(map(str, item["loc"]))
+    if not key:
+        # A rule between keys of several sections.
+        return f"{name}{' with --set' if overrides else ''}: {_complaint(item, kind)}"
     given = any(f"{key}.".startswith(f"{override}.") for override in overrides)
     return f"--set {key}: {_complaint(item, kind)}" if given else f"{name}: {key}: {_complaint(item, kind)}"
 
@@ -71,7 +74,8 @@ def _describe(item: Any, name: str, kind: type[Section], overrides: Collection[s
 def _complaint(item: Any, kind: type[Section]) -> str:
     if item["type"] == "extra_forbidden":
         return f"unknown key{_nearest_key(item['loc'], kind)}; `paras2s config` prints all keys"
-    said = f"{item['msg'][0].lower()}{item['msg'][1:]}"
+    said = message_of(item)
+    said = f"{said[0].lower()}{said[1:]}"
     if isinstance(item["input"], dict):
         # Of a rule between several keys the input is all of them.
         return said

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.curation.synthesis import WAITING, AnswerTakes, take_name
 from paras2s.data_gen.dataset import inside, load_manifest
-from paras2s.errors import ConfigError, DataError
+from paras2s.errors import ConfigError, DataError, checking
 from paras2s.studies.clicks import Click
 from paras2s.studies.store import DATABASE, Annotator, StudyStore, make_study
 from paras2s.studies.study import Answer, StudyItem, as_study
@@ -72,12 +72,8 @@ def read_old_decisions(path: Path) -> list[Decision]:
         return []
     made: dict[tuple[str, str], list[tuple[int, Decision]]] = {}
     for number, values in enumerate(read_jsonl(path), 1):
-        try:
+        with checking(f"{path}:{number}", advice="; fix or remove the line"):
             row = _OldRow.model_validate(values)
-        except ValidationError as error:
-            wrong = error.errors()[0]
-            key = ".".join(map(str, wrong["loc"])) or "row"
-            raise DataError(f"{path}:{number}: {key}: {wrong['msg']}; fix or remove the line") from error
         earlier = made.setdefault((row.item_id, row.annotator), [])
         if row.accept is not None:
             earlier.append((number, Decision(row.item_id, row.annotator, row.accept, row.choice, row.note)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
-from paras2s.errors import PolicyError, first_problem
+from paras2s.errors import PolicyError, checking
 
 # Special ids, in their order behind the word pieces of the embedded policy. text_eos comes first and msg_end last: each
 # borders what it is sampled with.
@@ -69,10 +69,8 @@ class DualStreamConfig(BaseModel):
     @classmethod
     def read(cls, values: Any, where: str) -> DualStreamConfig:
         """Read the config from a checkpoint's values. Raises PolicyError: they are missing or contradict each other."""
-        try:
+        with checking(where, "config", error=PolicyError):
             return cls.model_validate(values)
-        except ValidationError as error:
-            raise PolicyError(f"{where}: {first_problem(error, 'config')}") from error
 
     @property
     def num_codebooks(self) -> int:

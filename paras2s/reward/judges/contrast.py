@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from paras2s.audio.clip import Clip
 from paras2s.clients.chat import LLMClient, Message, Reply, Request
 from paras2s.configs.schema.judges import ContrastConfig
-from paras2s.errors import BudgetError, ConfigError, DataError, JudgeError, first_problem
+from paras2s.errors import BudgetError, ConfigError, DataError, JudgeError, checking
 from paras2s.reward.blueprint.extract import build_blueprints, make_extractors
 from paras2s.reward.blueprint.schema import RESPONSE
 from paras2s.reward.judges.base import ANSWER_WORDS, QUESTION_WORDS, Exchange, Judge, Pair, Progress, Scored, sides_of
@@ -65,10 +65,8 @@ def fit_map(ratios: Sequence[float], scores: Sequence[float]) -> ScoreMap:
 
 def load_map(path: Path) -> ScoreMap:
     """Load a map. Raises ConfigError: no such file, or its points do not rise."""
-    try:
+    with checking(f"score_map: {path}", error=ConfigError):
         loaded = ScoreMap.model_validate(read_json(path))
-    except ValidationError as error:
-        raise ConfigError(f"score_map: {path}: {first_problem(error)}") from error
     ratios, scores = zip(*loaded.points, strict=True) if loaded.points else ((), ())
     rises = all(np.diff(ratios) > 0) and all(np.diff(scores) >= 0)
     if len(ratios) < 2 or not rises or scores[0] < 1 or scores[-1] > 5:

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from paras2s.errors import JudgeError, first_problem
+from paras2s.errors import JudgeError, checking
 from paras2s.reward.reward_model.known_range import KnownRange
 from paras2s.types import Unscored
 from paras2s.utils.io import read_json, reading, write_bytes, write_json
@@ -250,10 +250,8 @@ class RewardModel(nn.Module):
         from safetensors.torch import load_file
 
         described = folder / "reward_model.json"
-        try:
+        with checking(described, "config", error=JudgeError, advice="; run `paras2s distill` again"):
             model = cls(RewardModelConfig.model_validate(read_json(described)))
-        except ValidationError as error:
-            raise JudgeError(f"{described}: {first_problem(error, 'config')}; run `paras2s distill` again") from error
         path = folder / "reward_model.safetensors"
         with reading(path, "does not fit reward_model.json", "; run `paras2s distill` again", JudgeError):
             model.load_state_dict(load_file(path))

@@ -19,10 +19,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from paras2s.configs.schema.unisrm_data import VerificationConfig
-from paras2s.errors import DataError, first_problem
+from paras2s.errors import DataError, checking
 from paras2s.unisrm.data_gen.layouts.entries import require_columns
 from paras2s.unisrm.reward.items import ITEMS, read_items, write_items
 from paras2s.unisrm.reward.tasks import Item, PairRecord
@@ -100,10 +100,8 @@ def read_gold(path: Path) -> dict[str, Choice]:
 def _parsed(path: Path, line: int, row: Mapping[str, Any], kind: type[Row]) -> Row:
     # An empty cell is a value that is not known.
     values = {name: value.strip() if isinstance(value, str) else value for name, value in row.items()}
-    try:
+    with checking(f"{path}:{line}"):
         return kind.model_validate({name: value for name, value in values.items() if value != ""})
-    except ValidationError as error:
-        raise DataError(f"{path}:{line}: {first_problem(error)}") from error
 
 
 def excluded_raters(ratings: Sequence[Rating], gold: Mapping[str, Choice], config: VerificationConfig) -> dict[str, str]:
