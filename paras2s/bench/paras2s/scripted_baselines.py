@@ -10,10 +10,9 @@ does not put it last is no judge. One take each: no best is picked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -31,25 +30,22 @@ BAD, CONSTANT, STYLE_DEAF, PROSODY, FLAT = "bad", "constant", "style_deaf", "pro
 SCRIPTED = (BAD, CONSTANT, CASCADE, STYLE_DEAF, PROSODY, FLAT, TOPLINE)
 
 
-class Lines(Protocol):
-    """Chooses the sentences that a baseline takes in turn, and their tone."""
-
-    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """Return the sentences that are as good to it, and the tone."""
+# Returns, for a question, the sentences that a baseline takes in turn, all as good to it, and their tone.
+Chooser = Callable[[SpokenQuestion], tuple[tuple[str, ...], str]]
 
 
 @dataclass(frozen=True)
 class ScriptedBaseline:
     """Speaks what a baseline chooses; questions that get the same sentences get them in turn."""
 
-    chooser: Lines
+    chooser: Chooser
     cache: Path
 
     def answer(self, questions: Sequence[SpokenQuestion], count: int, on_progress: Progress) -> list[list[Response]]:
         """`count` answers to each question."""
         takes = []
         for number, question in enumerate(questions):
-            sentences, tone = self.chooser.lines(question)
+            sentences, tone = self.chooser(question)
             texts = [sentences[(number + n) % len(sentences)] for n in range(count)]
             takes += [_take(text, tone) for text in texts]
         responses = [Response(take.text, sound.clip) for take, sound in zip(takes, render(takes, self.cache), strict=True)]
@@ -68,82 +64,9 @@ def baseline_takes(styles: Sequence[str], categories: Sequence[Category]) -> lis
     return takes + [_take(text, "neutral") for category in categories for text in load_cascade()[category]]
 
 
-def _of_style(style: str) -> tuple[tuple[str, ...], str]:
-    family = load_families()[style]
+def _of_style(style: str | None) -> tuple[tuple[str, ...], str]:
+    family = load_families()[style or ""]
     return family.answers, family.tone
-
-
-@dataclass(frozen=True)
-class Constant:
-    """The same kind of answer to everything."""
-
-    style: str
-
-    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """Return the kind's sentences."""
-        return _of_style(self.style)
-
-
-class Cascade:
-    """A language model that reads the words perfectly and hears nothing: both styles of a contrast get the same answers."""
-
-    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """Return the category's sentences, spoken neutrally."""
-        assert question.category is not None
-        return load_cascade()[question.category], "neutral"
-
-
-@dataclass(frozen=True)
-class StyleDeaf:
-    """The best guess for a contrast by the rubric's table: `styles` are both styles of each question's contrast."""
-
-    rubric: Rubric
-    styles: Mapping[str, tuple[str, ...]]
-
-    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """Return the sentences of the kind that pays most over both styles."""
-        return _of_style(best_kind(self.rubric, self.styles[question.id]))
-
-
-@dataclass(frozen=True)
-class Prosody:
-    """A linear classifier of styles for each category on a question's prosody, `features` [45] by question."""
-
-    classifiers: Mapping[str, ToneClassifier]
-    features: Mapping[str, np.ndarray]
-
-    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """Return the sentences of the style that it hears."""
-        assert question.category is not None
-        return _of_style(self.classifiers[question.category].predict(self.features[question.id][None])[0])
-
-
-@dataclass(frozen=True)
-class Bad:
-    """Answers the other style of the contrast, in that one's tone: `styles` are both styles of each question's contrast."""
-
-    styles: Mapping[str, tuple[str, ...]]
-
-    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """Return the other style's sentences."""
-        return _of_style(next(style for style in self.styles[question.id] if style != question.style))
-
-
-class Flat:
-    """Knows the true style, and speaks neutrally."""
-
-    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """Return the style's sentences."""
-        return Topline().lines(question)[0], "neutral"
-
-
-class Topline:
-    """Knows the true style."""
-
-    def lines(self, question: SpokenQuestion) -> tuple[tuple[str, ...], str]:
-        """Return the style's sentences."""
-        assert question.style is not None
-        return _of_style(question.style)
 
 
 def best_kind(rubric: Rubric, styles: Sequence[str]) -> str:
@@ -179,19 +102,29 @@ def open_baseline(name: str, dataset: Dataset, queries: Sequence[Query], cache: 
     return ScriptedBaseline(_chooser(name, dataset, queries), cache)
 
 
-def _chooser(name: str, dataset: Dataset, queries: Sequence[Query]) -> Lines:
+def _chooser(name: str, dataset: Dataset, queries: Sequence[Query]) -> Chooser:
     rubric, _ = load_rubric()
     labelled = _labelled(dataset)
     if name == CONSTANT:
-        return Constant(best_kind(rubric, [query.style or "" for query in labelled]))
-    if name in (STYLE_DEAF, BAD):
-        pairs = _styles_of_contrasts(queries)
-        styles = {query.id: tuple(sorted(pairs[query.contrast_id])) for query in queries}
-        return StyleDeaf(rubric, styles) if name == STYLE_DEAF else Bad(styles)
+        said = _of_style(best_kind(rubric, [query.style or "" for query in labelled]))
+        return lambda question: said
     if name == PROSODY:
-        return Prosody(_classifiers(dataset, labelled), {query.id: _prosody(dataset, query) for query in queries})
-    rest: dict[str, Lines] = {CASCADE: Cascade(), FLAT: Flat(), TOPLINE: Topline()}
+        return by_prosody(_classifiers(dataset, labelled), {query.id: _prosody(dataset, query) for query in queries})
+    pairs = _styles_of_contrasts(queries)
+    styles = {query.id: tuple(sorted(pairs[query.contrast_id])) for query in queries}
+    rest: dict[str, Chooser] = {
+        STYLE_DEAF: lambda question: _of_style(best_kind(rubric, styles[question.id])),
+        BAD: lambda question: _of_style(next(style for style in styles[question.id] if style != question.style)),
+        CASCADE: lambda question: (load_cascade()[question.category or ""], "neutral"),
+        FLAT: lambda question: (_of_style(question.style)[0], "neutral"),
+        TOPLINE: lambda question: _of_style(question.style),
+    }
     return rest[name]
+
+
+def by_prosody(classifiers: Mapping[str, ToneClassifier], features: Mapping[str, np.ndarray]) -> Chooser:
+    """Return a chooser that hears the style by its category's classifier; `features` [45] are a question's prosody, by id."""
+    return lambda question: _of_style(classifiers[question.category or ""].predict(features[question.id][None])[0])
 
 
 def _styles_of_contrasts(queries: Sequence[Query]) -> dict[str, list[str]]:

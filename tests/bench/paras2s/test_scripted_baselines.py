@@ -19,11 +19,8 @@ from paras2s.bench.paras2s.scripted_baselines import (
     FLAT,
     PROSODY,
     STYLE_DEAF,
-    Constant,
-    Prosody,
-    StyleDeaf,
-    Topline,
     best_kind,
+    by_prosody,
     missing_for,
     open_baseline,
 )  # fmt: skip
@@ -90,30 +87,28 @@ def test_the_deaf_oracles_mean_over_all_scripts() -> None:
 
 def test_the_deaf_oracle_says_one_thing_to_both_styles_and_the_topline_does_not() -> None:
     pair = [query("a", "sad"), query("b", "happy")]
-    deaf = open_baseline(STYLE_DEAF, Labelled(pair), pair, Path()).chooser  # type: ignore[arg-type]
-    assert isinstance(deaf, StyleDeaf)
+    deaf, topline = (open_baseline(name, Labelled(pair), pair, Path()).chooser for name in (STYLE_DEAF, TOPLINE))  # type: ignore[arg-type]
     questions = [SpokenQuestion(one.id, Path(), "", "", one.style, "emotion") for one in pair]
-    assert deaf.lines(questions[0]) == deaf.lines(questions[1])
-    assert [Topline().lines(one)[1] for one in questions] == ["gentle", "cheerful"]
+    assert deaf(questions[0]) == deaf(questions[1])
+    assert [topline(one)[1] for one in questions] == ["gentle", "cheerful"]
 
 
 def test_a_constant_answer_is_the_best_over_the_training_labels() -> None:
     labelled = [query("d", "child", "demonstration"), query("e", "child", "preference"), query("f", "male", "demonstration")]
     constant = open_baseline(CONSTANT, Labelled(labelled), [query("a", "male")], Path()).chooser  # type: ignore[arg-type]
-    assert constant == Constant("child")
-    assert constant.lines(SpokenQuestion("a", Path(), ""))[0] == load_families()["child"].answers
+    assert constant(SpokenQuestion("a", Path(), ""))[0] == load_families()["child"].answers
 
 
 def test_prosody_hears_what_it_learned_from_labels() -> None:
     train = [query(f"d{n}", style, "demonstration") for n, style in enumerate(["happy", "sad"] * 3)]
     test = [query("aa", "sad"), query("bb", "happy")]
     chooser = open_baseline(PROSODY, Labelled([*train, *test]), test, Path()).chooser  # type: ignore[arg-type]
-    assert isinstance(chooser, Prosody)
-    said = [chooser.lines(SpokenQuestion(one.id, Path(), "", category="emotion"))[0] for one in test]
+    said = [chooser(SpokenQuestion(one.id, Path(), "", category="emotion"))[0] for one in test]
     assert said == [load_families()[style].answers for style in ("sad", "happy")]
     # Without hearing it cannot: features that say nothing give one answer to both.
-    deaf = Prosody(chooser.classifiers, {one.id: np.zeros(UTTERANCE_DIM) for one in test})
-    assert len({deaf.lines(SpokenQuestion(one.id, Path(), "", category="emotion")) for one in test}) == 1
+    classifiers = scripted_baselines._classifiers(Labelled(train), train)  # type: ignore[arg-type]
+    deaf = by_prosody(classifiers, {one.id: np.zeros(UTTERANCE_DIM) for one in test})
+    assert len({deaf(SpokenQuestion(one.id, Path(), "", category="emotion")) for one in test}) == 1
 
 
 @pytest.mark.parametrize(
@@ -141,8 +136,8 @@ def test_sentences_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     monkeypatch.setattr(scripted_baselines, "render", speak)
     questions = [SpokenQuestion(str(n), Path(), "", category="age") for n in range(2)]
-    chooser = scripted_baselines.Cascade()
-    answers = scripted_baselines.ScriptedBaseline(chooser, tmp_path).answer(questions, 2, lambda *_: None)
+    cascade = open_baseline(CASCADE, Labelled([]), [], tmp_path)  # type: ignore[arg-type]
+    answers = cascade.answer(questions, 2, lambda *_: None)
     first, second = load_cascade()["age"]
     assert said == [first, second, second, first]
     assert [[one.text for one in row] for row in answers] == [[first, second], [second, first]]
