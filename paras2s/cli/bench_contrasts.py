@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from paras2s.cli.options import Estimate, Json, Queries, exit_if_unscored, parse_overrides, print_json
 from paras2s.cli.run_options import Config, RunDir, Seed, Set, Verbose, Wait
 
-
-class HeldOut(StrEnum):
-    """Roles of queries that nothing is trained on."""
-
-    validation = "validation"
-    test = "test"
+HeldOut = Literal["validation", "test"]
 
 
 def contrasts(
@@ -28,7 +22,7 @@ def contrasts(
     verbose: Verbose = False,
     as_json: Json = False,
     on: Annotated[HeldOut, typer.Option(help="Held-out queries: validation to choose settings, test for the final figure.")] = (
-        HeldOut.test
+        "test"
     ),
     judge: Annotated[
         str | None,
@@ -50,15 +44,15 @@ def contrasts(
         option = "--limit" if limit is not None else "--estimate"
         raise ConfigError(f"{option}: the answers of a run are judged already; it is for the answers that --judge reads")
     dataset = load_dataset(run.data_dir)
-    benched = run_bench(run, dataset, open_reward_model(run), on.value)
+    benched = run_bench(run, dataset, open_reward_model(run), on)
     if judge is not None and estimate:
-        bill = estimate_by_judge(run, dataset, benched, on.value, judge, limit)
+        bill = estimate_by_judge(run, dataset, benched, on, judge, limit)
         print_json(asdict(bill)) if as_json else show_estimate(run.console, judge, bill)
         return
     describe_bench(run, benched)
     report = benched.to_json()
     if judge is not None:
-        report["judge"] = bench_by_judge(run, dataset, benched, on.value, judge, limit)
+        report["judge"] = bench_by_judge(run, dataset, benched, on, judge, limit)
     if as_json:
         print_json(report)
     if judge is not None:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from paras2s.cli.options import Estimate, Json, Limit, RetryUnscored, Set, exit_if_unscored, parse_overrides, print_json
 
-
-class DetectName(StrEnum):
-    """Suites of one characteristic (AudioJudge, section 4)."""
-
-    pronunciation = "pronunciation"
-    speaking_rate = "speaking_rate"
-    speaker_identity = "speaker_identity"
-    somos = "somos"
-    tmhintq = "tmhintq"
-    thaimos = "thaimos"
+DetectName = Literal["pronunciation", "speaking_rate", "speaker_identity", "somos", "tmhintq", "thaimos"]
 
 
 def bench_detect(
@@ -53,7 +43,7 @@ def bench_detect(
 
     console, overrides = open_console(to_stderr=as_json), parse_overrides(set_)
     options = DetectionOptions(
-        suite.value, manifest, audio, judge, baseline, verdicts or [], pointwise, limit, seed, out, overrides, retry_unscored
+        suite, manifest, audio, judge, baseline, verdicts or [], pointwise, limit, seed, out, overrides, retry_unscored
     )
     if estimate:
         cost = estimate_detection(options, console, as_json)
@@ -101,11 +91,7 @@ def bench_detect_grid(
         raise report.stopped
 
 
-class BuildName(StrEnum):
-    """Suites whose pairs are made from a corpus."""
-
-    speaking_rate = "speaking_rate"
-    speaker_identity = "speaker_identity"
+BuildName = Literal["speaking_rate", "speaker_identity"]
 
 
 def bench_detect_pairs(
@@ -125,7 +111,7 @@ def bench_detect_pairs(
     from paras2s.bench.detection.build import build
     from paras2s.utils.progress import open_console
 
-    pairs = build(suite.value, corpus, count, seed, voice, out)
+    pairs = build(suite, corpus, count, seed, voice, out)
     labels = {label: sum(pair.label == label for pair in pairs) for label in sorted({pair.label for pair in pairs})}
     if as_json:
         print_json({"pairs": len(pairs), "labels": labels, "out": str(out)})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,15 +23,7 @@ bench_app = typer.Typer(
     cls=BenchGroup, help="Benchmarks of a run, of any system, and of judges against people.", no_args_is_help=True
 )
 
-
-class SuiteName(StrEnum):
-    """Suites with people's labels."""
-
-    speakbench = "speakbench"
-    s2sarena = "s2sarena"
-
-
-SUITE_TITLES = {SuiteName.speakbench: "SpeakBench", SuiteName.s2sarena: "S2S-Arena"}
+SUITE_TITLES = {"speakbench": "SpeakBench", "s2sarena": "S2S-Arena"}
 
 Labels = Annotated[Path, typer.Option(help="People's labels, in the form of TRACE's release (JSON).")]
 Audio = Annotated[Path | None, typer.Option(help="Folder with the labels' audio.")]
@@ -69,7 +60,7 @@ Baselines = Annotated[
 JUDGE = "trace"
 
 
-def _suite_command(name: SuiteName) -> Callable[..., None]:
+def _suite_command(name: str) -> Callable[..., None]:
     def command(
         labels: Labels, audio: Audio = None, judge: Judge = JUDGE, verdicts: Verdicts = None, oracle: Oracle = False,
         against: Against = None,
@@ -88,7 +79,7 @@ def _suite_command(name: SuiteName) -> Callable[..., None]:
             _agree(labels, against, as_json)
             return
         options = SuiteOptions(
-            name.value,
+            name,
             labels,
             audio,
             judge,
@@ -114,8 +105,8 @@ def _suite_command(name: SuiteName) -> Callable[..., None]:
     return command
 
 
-for _name in SuiteName:
-    bench_app.command(_name.value)(_suite_command(_name))
+for _name in SUITE_TITLES:
+    bench_app.command(_name)(_suite_command(_name))
 
 
 def _agree(labels: Path, against: Path, as_json: bool) -> None:

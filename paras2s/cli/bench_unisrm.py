@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from paras2s.cli.options import Cache, Estimate, Json, RetryUnscored, Set, Tone, exit_if_unscored, parse_overrides, print_json
 
-
-class Split(StrEnum):
-    """Splits of a data set."""
-
-    sft = "sft"
-    rl = "rl"
-    bench = "bench"
+Split = Literal["sft", "rl", "bench"]
 
 
 def bench_unisrm(
@@ -35,7 +28,7 @@ def bench_unisrm(
     limit: Annotated[int | None, typer.Option(min=1, help="Use only the first N items of each task.")] = None,
     split: Annotated[
         Split, typer.Option(help="Split of the data. rl of another seed's data: new items with GRPO's texts and speakers.")
-    ] = Split.bench,
+    ] = "bench",
     out: Annotated[Path, typer.Option(help="Folder for verdicts and tables.")] = Path("runs/bench-unisrm"),
     tone: Tone = None,
     retry_unscored: RetryUnscored = False,
@@ -63,7 +56,7 @@ def bench_unisrm(
         llm=groundedness,
         tone=tone,
         limit=limit,
-        split=split.value,
+        split=split,
         retry_unscored=retry_unscored,
         overrides=parse_overrides(set_),
     )

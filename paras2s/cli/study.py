@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,15 +16,7 @@ study_app = typer.Typer(
     help="Blind listening studies with people; annotators work in the browser (`paras2s studio STUDY`).", no_args_is_help=True
 )
 
-
-class KindName(StrEnum):
-    """Kinds of study; each has a form in `studies/forms.yaml`."""
-
-    pair = "pair"
-    single = "single"
-    style_following = "style_following"
-    role_play = "role_play"
-    check = "check"
+KindName = Literal["pair", "single", "style_following", "role_play", "check"]
 
 
 Study = Annotated[Path, typer.Argument(metavar="STUDY", help="Folder of a study.")]
@@ -35,9 +26,7 @@ Study = Annotated[Path, typer.Argument(metavar="STUDY", help="Folder of a study.
 def new(
     source: Annotated[Path, typer.Argument(help="JSONL file of items, or a run with benched systems.")],
     out: Annotated[Path, typer.Option(help="New folder of the study.")],
-    kind: Annotated[
-        KindName, typer.Option(help="Kind of study: two answers side by side, or one answer at a time.")
-    ] = KindName.pair,
+    kind: Annotated[KindName, typer.Option(help="Kind of study: two answers side by side, or one answer at a time.")] = "pair",
     system: Annotated[
         list[str] | None, typer.Option("--system", help="Benched system of a run; a pair takes two. Repeatable.")
     ] = None,
@@ -59,18 +48,18 @@ def new(
     from paras2s.studio.annotation.run_items import items_of_run
 
     if source.is_dir():
-        items, root = items_of_run(source, kind.value, system or [], limit, seed), source
+        items, root = items_of_run(source, kind, system or [], limit, seed), source
     elif system or limit:
         raise ConfigError("--system and --limit are for a run; a file of items names its own")
     else:
         items, root = read_items(source)
-    study = as_study(kind.value, title or load_forms()[kind.value].title, seed, items)
+    study = as_study(kind, title or load_forms()[kind].title, seed, items)
     store = make_study(out, study, root)
     added = [store.add_annotator(name) for name in annotator or []]
     if as_json:
         print_json({"study": str(out), "items": len(items), "annotators": {person.name: _link(person) for person in added}})
         return
-    typer.echo(f"{out}: {len(items)} items of kind {kind.value}")
+    typer.echo(f"{out}: {len(items)} items of kind {kind}")
     _show_links(out, added)
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,41 +13,17 @@ unisrm_app = typer.Typer(
     help="UniSRM, a reward model that reasons: data, training in two stages, export.", no_args_is_help=True
 )
 
-
-class Size(StrEnum):
-    """Sizes of the embedded data."""
-
-    ci = "ci"
-    small = "small"
-    medium = "medium"
-    full = "full"
-
-
-class PublishedSet(StrEnum):
-    """Published data sets with known layouts."""
-
-    qualispeech = "qualispeech"
-    speechjudge = "speechjudge"
-    bvcc = "bvcc"
-    somos_clean = "somos-clean"
-    somos_full = "somos-full"
-    libritts_r = "libritts-r"
-    esd_en = "esd-en"
-    esd_zh = "esd-zh"
-    dailytalk = "dailytalk"
-
-
-class Stage(StrEnum):
-    """Stages of training."""
-
-    sft = "sft"
-    grpo = "grpo"
+Size = Literal["ci", "small", "medium", "full"]
+PublishedSet = Literal[
+    "qualispeech", "speechjudge", "bvcc", "somos-clean", "somos-full", "libritts-r", "esd-en", "esd-zh", "dailytalk"
+]
+Stage = Literal["sft", "grpo"]
 
 
 @unisrm_app.command("data")
 def unisrm_data(
     out: Annotated[Path, typer.Argument(help="Folder for items.jsonl and clips.")] = Path("runs/unisrm-data"),
-    size: Annotated[Size, typer.Option(help="Size of the data: 16, 128, 1,600 or 3,200 pairs a task for SFT.")] = Size.small,
+    size: Annotated[Size, typer.Option(help="Size of the data: 16, 128, 1,600 or 3,200 pairs a task for SFT.")] = "small",
     seed: Annotated[int, typer.Option(min=0, help="Seed; the same seed gives the same items.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -62,7 +37,7 @@ def unisrm_data(
 
     console = open_console(to_stderr=as_json)
     with progress_bar(console, "tasks by splits", None, quiet=as_json) as bar:
-        report = build_embedded(out, size.value, seed, on_progress=bar.at)
+        report = build_embedded(out, size, seed, on_progress=bar.at)
     shortcuts = measure_shortcuts(out, read_items(out))
     items = {f"{task} {split}": count for (task, split), count in report.items.items()}
     dropped = {f"{task}: {why}": count for (task, why), count in report.dropped.items()}
@@ -101,10 +76,10 @@ def unisrm_import(
 
     console, overrides = open_console(to_stderr=as_json), parse_overrides(set_)
     if estimate:
-        report = estimate_import(layout.value, source, out, config, overrides)
+        report = estimate_import(layout, source, out, config, overrides)
     else:
-        with progress_bar(console, layout.value, None, quiet=as_json) as bar:
-            report = import_corpus(layout.value, source, out, config, overrides, dry_run, bar.at)
+        with progress_bar(console, layout, None, quiet=as_json) as bar:
+            report = import_corpus(layout, source, out, config, overrides, dry_run, bar.at)
     if as_json:
         print_json(report)
         return
@@ -152,7 +127,7 @@ def unisrm_train(
     from paras2s.utils.progress import open_console
 
     console = open_console()
-    folder = train_stage(stage.value, config, parse_overrides(set_), data, out, seed, console)
+    folder = train_stage(stage, config, parse_overrides(set_), data, out, seed, console)
     console.print(f"{folder}: the model, and metrics.jsonl")
 
 
