@@ -5,7 +5,7 @@ Alphabet: B queries, G answers a query, T steps, S slots (text, audio codes), K 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
@@ -158,6 +158,12 @@ class Block:
             return self.labels
         by_slot = np.array([TEXT if slot == "text" else AUDIO for slot in self.slots])
         return np.broadcast_to(by_slot, self.tokens.shape)
+
+    def part(self, answers: slice | Sequence[int] = slice(None), steps: slice = slice(None)) -> Block:
+        """Return these answers, and these steps of them."""
+        rows = answers if isinstance(answers, slice) else list(answers)
+        labels = None if self.labels is None else self.labels[rows, steps]
+        return Block(self.slots, self.tokens[rows, steps], self.sampled[rows, steps], self.behaviour_logp[rows, steps], labels)
 
 
 @dataclass(frozen=True)

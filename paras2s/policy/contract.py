@@ -34,14 +34,7 @@ def _answers(generations: Sequence[Generation]) -> list[tuple[Block, ...]]:
 
 def _row(blocks: Sequence[Block], answer: int) -> tuple[Block, ...]:
     """Return one answer of its group."""
-
-    def cut(block: Block) -> Block:
-        rows = slice(answer, answer + 1)
-        labels = None if block.labels is None else block.labels[rows]
-        return replace(block, tokens=block.tokens[rows], sampled=block.sampled[rows],
-                       behaviour_logp=block.behaviour_logp[rows], labels=labels)  # fmt: skip
-
-    return tuple(cut(block) for block in blocks)
+    return tuple(block.part([answer]) for block in blocks)
 
 
 # -- the checks -------------------------------------------------------------------------------------------------------
@@ -161,8 +154,8 @@ def rest_is_not_needed(subject: Subject) -> Finding:
         cut = [
             (
                 *blocks[:last],
-                _steps_of(blocks[last], -(-blocks[last].tokens.shape[1] // 2)),
-                *map(_first_step, blocks[last + 1 :]),
+                blocks[last].part(steps=slice(-(-blocks[last].tokens.shape[1] // 2))),
+                *(block.part(steps=slice(1)) for block in blocks[last + 1 :]),
             )
             for blocks in answers
         ]
@@ -305,7 +298,7 @@ def layers_are_read_alike(subject: Subject) -> Finding:
     """10: a pass reads the sharded modules in one order, whatever the answers are (ranks gather them in it)."""
     name, policy = "10 every pass reads every layer", subject.policy
     every = _answers(subject.sampled(subject.warm))
-    first = [tuple(_first_step(block) for block in blocks) for blocks in every]
+    first = [tuple(block.part(steps=slice(1)) for block in blocks) for blocks in every]
     read: list[str] = []
     layers = [(layer, module) for layer, module in policy.model.named_modules() if re.fullmatch(policy.spec.sharded, layer)]
     hooks = [module.register_forward_pre_hook(lambda *_, layer=layer: read.append(layer)) for layer, module in layers]
@@ -459,16 +452,6 @@ def merged_is_the_same(subject: Subject) -> Finding:
             parameter.requires_grad_(trainable[name])
     ok = apart <= max(1e-5, subject.tolerance)
     return Finding("6 merged it is the same", ok, f"{len(layers)} layers, {apart:.2e} nats apart")
-
-
-def _first_step(block: Block) -> Block:
-    """Return the block's first step: as short as an answer can be."""
-    return _steps_of(block, 1)
-
-
-def _steps_of(block: Block, count: int) -> Block:
-    labels = None if block.labels is None else block.labels[:, :count]
-    return Block(block.slots, block.tokens[:, :count], block.sampled[:, :count], block.behaviour_logp[:, :count], labels)
 
 
 CHECKS: tuple[Callable[[Subject], Finding], ...] = (

@@ -260,11 +260,6 @@ def until_last_of(answers: Sequence[Block], streams: Collection[int]) -> tuple[B
     """
     own = [np.any(block.sampled & np.isin(block.streams, list(streams)), axis=(0, 2)) for block in answers]
     last = max((number for number, steps in enumerate(own) if steps.any()), default=0)
-    return (*answers[:last], *(_cut(block, steps) for block, steps in zip(answers[last:], own[last:], strict=True)))
-
-
-def _cut(block: Block, own: np.ndarray) -> Block:
-    """Return the block up to the last step of `own` [T], and one step at least."""
-    steps = slice(0, 1 + int(np.flatnonzero(own).max(initial=0)))
-    labels = None if block.labels is None else block.labels[:, steps]
-    return Block(block.slots, block.tokens[:, steps], block.sampled[:, steps], block.behaviour_logp[:, steps], labels)
+    # One step at least: the first.
+    ends = [1 + int(np.flatnonzero(steps).max(initial=0)) for steps in own[last:]]
+    return (*answers[:last], *(block.part(steps=slice(end)) for block, end in zip(answers[last:], ends, strict=True)))

@@ -53,15 +53,6 @@ class TokenBatch:
         return LogProbBatch(logp, old_logp, ref_logp, self.mask, self.step_id, self.stream_id)
 
 
-def select_answers(block: Block, rows: Sequence[int]) -> Block:
-    """Return the block with only these answers."""
-    kept = list(rows)
-    labels = None if block.labels is None else block.labels[kept]
-    return replace(
-        block, tokens=block.tokens[kept], sampled=block.sampled[kept], behaviour_logp=block.behaviour_logp[kept], labels=labels
-    )
-
-
 def token_batch(answers: Sequence[Sequence[Block]], dtype: torch.dtype, device: torch.device) -> TokenBatch:
     """Return blocks as flat tokens: block after block, each padded to its longest; all steps have distinct ids."""
     columns: list[list[np.ndarray]] = [[], [], [], []]
@@ -130,7 +121,7 @@ def micro_batches(
                 close()
                 size = 0
             values = tuple(value for row in part if (value := advantages[number][row]) is not None)
-            blocks = tuple(select_answers(block, part) for block in rollouts[number].blocks)
+            blocks = tuple(block.part(part) for block in rollouts[number].blocks)
             held.append((prompts[number], blocks, values, styled[number] if styled else None))
             size += len(part)
     close()

@@ -22,7 +22,7 @@ from paras2s.errors import PolicyError
 from paras2s.policy.embedded.policy import EmbeddedPolicy
 from paras2s.policy.types import Prompt, SampleRequest, Sampling
 from paras2s.rollout.engine import decoded
-from paras2s.train.batching import parity, select_answers, token_batch, top_groups_by_reward_std
+from paras2s.train.batching import parity, token_batch, top_groups_by_reward_std
 from paras2s.train.learner import Learner, schedule
 from paras2s.types import AUDIO, TEXT, Block, Reward, Rollout, Unscored
 
@@ -329,7 +329,7 @@ def block_of(first: int, answers: int, steps: int) -> Block:
 
 
 def test_select_answers_by_hand() -> None:
-    found = select_answers(block_of(0, 3, 2), [0, 2])
+    found = block_of(0, 3, 2).part([0, 2])
     assert found.slots == ("text", "audio0")
     assert found.tokens.tolist() == [[[0, 1], [2, 3]], [[8, 9], [10, 11]]]
     assert found.sampled.tolist() == [[[False, True], [False, True]]] * 2
