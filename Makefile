@@ -12,13 +12,13 @@ quick: .venv/.offline
 	$(BIN)/paras2s demo --preset quick
 
 # Hours: five seeds of the longer preset to docs/results.md and README.md, three of UniSRM to docs/experiments/, then equal labels,
-# the sources of reward (of which UniSRM is one) and over-optimisation to docs/paper.md. Stopped, it goes on where it was.
+# the sources of reward (of which UniSRM is one) and over-optimisation to docs/ablations.md. Stopped, it goes on where it was.
 results: .venv/.offline .venv/.unisrm
 	$(BIN)/paras2s results
 	$(BIN)/paras2s unisrm run --seeds '0 1 2' --docs docs
 	$(BIN)/paras2s paper --only equal_labels --only reward_sources --only overoptimisation
 
-# Hours: every figure of the paper in miniature, to docs/paper.md. Stopped, it goes on where it was.
+# Hours: every figure of the paper in miniature and our ablations, to docs/paper.md and docs/ablations.md. Stopped, it goes on where it was.
 paper: .venv/.offline .venv/.unisrm
 	$(BIN)/paras2s unisrm run
 	$(BIN)/paras2s paper

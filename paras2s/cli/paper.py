@@ -12,14 +12,15 @@ from paras2s.cli.run_options import Anyway
 
 def paper(
     only: Annotated[list[str] | None, typer.Option(help="Figure: fig2a, table2 ... Repeatable. Default: all.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for paper.md and its plots.")] = Path("docs"),
+    out: Annotated[Path, typer.Option(help="Folder for paper.md, ablations.md and their plots.")] = Path("docs"),
     run: Annotated[
-        bool, typer.Option(help="Run unfinished figures first; --no-run: write the page from finished ones.")
+        bool, typer.Option(help="Run unfinished figures first; --no-run: write the pages from finished ones.")
     ] = True,
     anyway: Anyway = False,
 ) -> None:
-    """Run the paper's figures in miniature (hours on a laptop), and write them beside the paper's numbers."""
+    """Run the paper's figures in miniature and our ablations (hours on a laptop), and write their pages."""
     from paras2s.experiments.paper import FIGURES, run_figures
     from paras2s.utils.progress import open_console
 
-    typer.echo(run_figures(only or FIGURES, open_console(), False, out, run, anyway))
+    for page in run_figures(only or FIGURES, open_console(), False, out, run, anyway):
+        typer.echo(page)

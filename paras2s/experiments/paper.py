@@ -1,4 +1,4 @@
-"""`paras2s paper`: the paper's figures and tables on the embedded world, and the page that sets them beside the paper's."""
+"""`paras2s paper`: the paper's figures in miniature and our own ablations, each on a page of its own."""
 
 from __future__ import annotations
 
@@ -25,22 +25,30 @@ from paras2s.pipeline.ablate import (
 from paras2s.utils.io import read_json, write_text
 from paras2s.utils.tables import Table, number_text
 
-# In the paper's order; the last nine are ours.
-FIGURES = (
-    "table2", "fig2a", "fig2b", "fig3a", "fig3b", "fig3c", "table7", "equal_labels", "reward_sources", "overoptimisation",
-    "algorithms", "staleness", "budget", "budget_quick", "anchor", "objectives",
-)  # fmt: skip
-
-HEAD = """# The paper's figures, in miniature
-
-`make paper` runs every grid below on this machine and writes this page; `paras2s ablate NAME` runs one. The world is the
-demo's: synthetic speech, a policy of 6.5 M parameters, the rubric as judge, a few dozen GRPO steps. The paper's is Kimi-Audio
-7B on eight H100 with 100,000 prompts, so scores do not compare; what can be compared is which row is above which.
+READING = """
+`make paper` runs every grid below on this machine and writes this page; `paras2s ablate NAME` runs one.
 
 Each row is one run of one seed, unless the table names more. A figure is a mean with its standard error, clustered by contrast.
-A claim of the paper *agrees* where our difference, on the same questions, is at least twice its standard error, and *leans*
-where it is less.
+A claim *agrees* where our difference, on the same questions, is at least twice its standard error;
+it *leans* where it is less.
 """
+PAPER = f"""# The paper's figures, in miniature
+
+The world is the demo's: synthetic speech, a policy of 6.5 M parameters, the rubric as judge, a few dozen GRPO steps. The
+paper's is Kimi-Audio 7B on eight H100 with 100,000 prompts, so scores do not compare; what can be compared is which row is
+above which. What the paper did not ask is on [a page of its own](ablations.md).
+{READING}"""
+ABLATIONS = f"""# Our ablations
+
+What the paper did not ask, in the world of [its figures in miniature](paper.md).
+{READING}"""
+# The figures of each page, by its name; the paper's are in its order.
+PAGES = {
+    "paper.md": (PAPER, ("table2", "fig2a", "fig2b", "fig3a", "fig3b", "fig3c", "table7")),
+    "ablations.md": (ABLATIONS, ("equal_labels", "reward_sources", "overoptimisation", "algorithms", "staleness", "budget",
+                                 "budget_quick", "anchor", "objectives")),
+}  # fmt: skip
+FIGURES = tuple(name for _, names in PAGES.values() for name in names)
 
 
 def paper_config(name: str) -> AblationConfig:
@@ -48,31 +56,33 @@ def paper_config(name: str) -> AblationConfig:
     return load_ablation(preset_path(name, "paper"))
 
 
-def run_figures(names: Sequence[str], console: Console, quiet: bool, out: Path, run: bool = True, anyway: bool = False) -> Path:
-    """Run the figures that are not whole yet, and write the page with all that there are."""
+def run_figures(
+    names: Sequence[str], console: Console, quiet: bool, out: Path, run: bool = True, anyway: bool = False
+) -> list[Path]:
+    """Run the unfinished figures, and write the pages with all that are finished."""
     for name in names:
         if run:
             run_ablation(paper_config(name), console, quiet, anyway)
-        page = write_page(out)
-    return page
+        pages = [write_page(out, page) for page in PAGES]
+    return pages
 
 
-def write_page(out: Path) -> Path:
-    """Write `paper.md` and its plots from the tables of the figures run so far."""
-    parts = [HEAD]
-    for name in FIGURES:
+def write_page(out: Path, page: str) -> Path:
+    """Write a page of `PAGES` and its plots from the tables of the figures run so far."""
+    head, names = PAGES[page]
+    parts = [head]
+    for name in names:
         config = paper_config(name)
         try:
             rows = read_json(config.run_dir / config.name / "table.json")["rows"]
         except DataError:
             title = config.title or name
             unknown = f"## {title}\n\nNot run yet: `paras2s ablate {name}`.\n"
-            parts.append(_kept_section(out / "paper.md", title) or unknown)
+            parts.append(_kept_section(out / page, title) or unknown)
             continue
         parts.append(_section(config, rows, out))
-    page = out / "paper.md"
-    write_text(page, "\n".join(parts))
-    return page
+    write_text(out / page, "\n".join(parts))
+    return out / page
 
 
 def _by_category(rows: Sequence[dict[str, Any]]) -> str:
