@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo quick results paper unisrm chaos sbom gpu-check test test-vllm vllm-env llm llm-env judge-llm spoken-lm trace lint docs clean
+.PHONY: demo quick results paper unisrm chaos sbom lock gpu-check test test-vllm vllm-env llm llm-env judge-llm spoken-lm trace lint docs clean
 
 demo: .venv/.offline
 	$(BIN)/paras2s demo
@@ -42,6 +42,14 @@ sbom: .venv/.offline
 	test -x .venv-sbom/bin/python || $(PYTHON) -m venv .venv-sbom
 	.venv-sbom/bin/python -m pip install -q cyclonedx-bom==7.5.0
 	.venv-sbom/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible -o sbom.cdx.json
+
+# Every package of `.[offline,models,curate]` with the hashes of its files, at the versions of constraints.txt.
+lock:
+	test -x .venv-sbom/bin/python || $(PYTHON) -m venv .venv-sbom
+	.venv-sbom/bin/python -m pip install -q uv==0.13.9
+	.venv-sbom/bin/uv pip compile pyproject.toml --extra offline --extra models --extra curate -c constraints.txt \
+	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q --python-version 3.11 \
+	  --python-platform x86_64-unknown-linux-gnu -o requirements.lock
 
 # A process a core. A file stays in one, since what its tests share is made once; all that start Ray stay together.
 test: .venv/.dev lint

@@ -89,6 +89,22 @@ def test_no_licence_of_a_dependency_binds_the_users_code(extra: str, refused: se
     assert "Piper (GPL-3.0) runs as a separate program and is never imported" in readme
 
 
+def test_the_lock_has_hashes_of_the_versions_that_constraints_pin() -> None:
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
+    pinned = {canonicalize_name(name): version for name, version in pinned.items()}
+    blocks = re.split(r"^(?=\w)", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)[1:]
+    locked = {
+        canonicalize_name(block.split("==")[0]): (block.split("==")[1].split()[0], block.count("--hash=sha256:"))
+        for block in blocks
+    }
+    assert all(hashes for _, hashes in locked.values())
+    # The rest is what torch for a GPU needs; constraints are of a machine without.
+    others = {name for name in locked if name not in pinned}
+    assert all(name.startswith(("cuda-", "nvidia-")) or name == "triton" for name in others), others
+    assert {name: version for name, (version, _) in locked.items() if name in pinned and version != pinned[name]} == {}
+    assert required_by("offline").keys() - {"paras2s"} <= locked.keys()
+
+
 def test_every_verb_is_in_a_group_of_the_help() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     assert [name for name, command in commands.items() if not getattr(command, "rich_help_panel", None)] == []
