@@ -13,7 +13,7 @@ from rich.console import Console
 
 from paras2s.bench.paras2s.contrasts import SYSTEMS, BenchedRun
 from paras2s.bench.paras2s.metrics import cell, summary
-from paras2s.bench.paras2s.scripted_baselines import BAD, CONSTANT, FLAT, PROSODY, STYLE_DEAF
+from paras2s.bench.paras2s.scripted_baselines import BAD, CONSTANT, FLAT, LINEAR, PROSODY, STYLE_DEAF
 from paras2s.bench.paras2s.seeds import gain_over, mean_score, of_both, of_system, with_intervals
 from paras2s.bench.results import load_rows
 from paras2s.bench.systems import CASCADE, TOPLINE
@@ -39,13 +39,14 @@ NAMES = {
     CONSTANT: "constant answer",
     CASCADE: "cascade: words only",
     STYLE_DEAF: "style-deaf oracle",
-    PROSODY: "linear prosody, scripted answers",
+    LINEAR: "linear model of words and prosody, scripted answers",
+    PROSODY: "knows the category: linear model of prosody, scripted answers",
     "sft": "SFT warm-up",
     "aligned": Styled("aligned (GRPO)"),
     FLAT: "flat: knows the style, neutral voice",
     TOPLINE: "topline: knows the style",
 }
-IN_README = (CASCADE, "sft", "aligned", TOPLINE)
+IN_README = (CASCADE, "sft", "aligned", LINEAR, TOPLINE)
 
 
 def seed_config(preset: str, seed: int, folder: Path) -> RunConfig:

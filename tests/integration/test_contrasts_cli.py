@@ -27,7 +27,7 @@ from paras2s.run import Run
 from paras2s.types import Unscored, Verdict
 from paras2s.utils.io import write_jsonl
 
-SYSTEMS = ["bad", "constant", "cascade", "style_deaf", "prosody", "sft", "flat", "topline"]
+SYSTEMS = ["bad", "constant", "cascade", "style_deaf", "linear", "prosody", "sft", "flat", "topline"]
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ BOUNDS: Mapping[str, Mapping[str, str]] = {
         "constant": "hears nothing: one kind of answer to every question",
         "style_deaf": "hears nothing: the best guess over both styles of a contrast, by what the judge pays",
         "cascade": "reads the words and hears no voice: the same answer to both styles",
-        "prosody": "takes the style from a linear classifier on the question's prosody",
+        "linear": "has scripted answers, chosen by a linear classifier on the question's words and prosody",
+        "prosody": "knows the category, and takes the style from a linear classifier on the question's prosody",
     },
     "Ceilings": {
         "flat": "knows the true style: the topline's words, spoken neutrally",

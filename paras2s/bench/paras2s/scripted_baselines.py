@@ -3,15 +3,17 @@
 They bound what a score can mean. The cascade knows the words, and what kind of remark it answers, which the words give away.
 The constant answer knows nothing. The style-deaf oracle knows which two styles a contrast has and what the rubric pays, and
 hears nothing: whoever does not beat it need not have measured anything. The prosody baseline knows the category and takes the
-style from a linear classifier on the question's prosody. The topline knows the true style. Two know it and make less of it, as
-in the paper's Table 1: the flat one says the topline's words neutrally, the bad one answers the other style, and a judge that
-does not put it last is no judge. One take each: no best is picked.
+style from a linear classifier on the question's prosody. The linear baseline knows nothing and has what the policy has: a
+linear classifier of all styles reads the recognised words and hears the prosody. The topline knows the true style. Two know it
+and make less of it, as in the paper's Table 1: the flat one says the topline's words neutrally, the bad one answers the other
+style, and a judge that does not put it last is no judge. One take each: no best is picked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +28,8 @@ from paras2s.reward.judges.rubric_rules import Rubric, load_rubric
 from paras2s.reward.tone_classifier import ToneClassifier
 from paras2s.types import Category, Query
 
-BAD, CONSTANT, STYLE_DEAF, PROSODY, FLAT = "bad", "constant", "style_deaf", "prosody", "flat"
-SCRIPTED = (BAD, CONSTANT, CASCADE, STYLE_DEAF, PROSODY, FLAT, TOPLINE)
+BAD, CONSTANT, STYLE_DEAF, PROSODY, LINEAR, FLAT = "bad", "constant", "style_deaf", "prosody", "linear", "flat"
+SCRIPTED = (BAD, CONSTANT, CASCADE, STYLE_DEAF, LINEAR, PROSODY, FLAT, TOPLINE)
 
 
 # Returns, for a question, the sentences that a baseline takes in turn, all as good to it, and their tone.
@@ -89,6 +91,8 @@ def missing_for(name: str, dataset: Dataset, queries: Sequence[Query]) -> str | 
         return f"contrast {lonely[0]} has no other style"
     if name == CONSTANT and not labelled:
         return "no training query has a label"
+    if name == LINEAR and (len(known := {query.style for query in labelled}) < 2 or not known <= load_families().keys()):
+        return f"labelled training queries of two known styles are needed, there are {len(known)}"
     if name == PROSODY:
         for category in dict.fromkeys(query.category for query in queries):
             measured = {query.style for query in labelled if query.category == category}
@@ -108,8 +112,9 @@ def _chooser(name: str, dataset: Dataset, queries: Sequence[Query]) -> Chooser:
     if name == CONSTANT:
         said = _of_style(best_kind(rubric, [query.style or "" for query in labelled]))
         return lambda question: said
-    if name == PROSODY:
-        return by_prosody(_classifiers(dataset, labelled), {query.id: _prosody(dataset, query) for query in queries})
+    if name in (PROSODY, LINEAR):
+        kinds = (_kinds_by_prosody if name == PROSODY else _kinds_by_words_and_prosody)(dataset, labelled, queries)
+        return lambda question: _of_style(kinds[question.id])
     pairs = _styles_of_contrasts(queries)
     styles = {query.id: tuple(sorted(pairs[query.contrast_id])) for query in queries}
     rest: dict[str, Chooser] = {
@@ -122,9 +127,30 @@ def _chooser(name: str, dataset: Dataset, queries: Sequence[Query]) -> Chooser:
     return rest[name]
 
 
-def by_prosody(classifiers: Mapping[str, ToneClassifier], features: Mapping[str, np.ndarray]) -> Chooser:
-    """Return a chooser that hears the style by its category's classifier; `features` [45] are a question's prosody, by id."""
-    return lambda question: _of_style(classifiers[question.category or ""].predict(features[question.id][None])[0])
+def _kinds_by_prosody(dataset: Dataset, labelled: Sequence[Query], queries: Sequence[Query]) -> dict[str, str]:
+    """Return the style of each query, by id, among those of its category."""
+    kinds: dict[str, str] = {}
+    for category in dict.fromkeys(query.category for query in queries):
+        own = [query for query in queries if query.category == category]
+        kinds |= _predicted([query for query in labelled if query.category == category], own, partial(_prosody, dataset))
+    return kinds
+
+
+def _kinds_by_words_and_prosody(dataset: Dataset, labelled: Sequence[Query], queries: Sequence[Query]) -> dict[str, str]:
+    """Return the style of each query, by id, among all."""
+    from paras2s.audio.text_embedding import embed_sentences
+
+    def features(query: Query) -> np.ndarray:
+        return np.concatenate([embed_sentences([query.transcript])[0], _prosody(dataset, query)])
+
+    return _predicted(labelled, queries, features)
+
+
+def _predicted(labelled: Sequence[Query], queries: Sequence[Query], features: Callable[[Query], np.ndarray]) -> dict[str, str]:
+    known, new = (np.stack([features(query) for query in rows]) for rows in (labelled, queries))
+    styles, speakers = [query.style or "" for query in labelled], [query.speaker for query in labelled]
+    predicted = ToneClassifier.fit(known, styles, speakers, ()).predict(new)
+    return dict(zip([query.id for query in queries], predicted, strict=True))
 
 
 def _styles_of_contrasts(queries: Sequence[Query]) -> dict[str, list[str]]:
@@ -140,12 +166,3 @@ def _labelled(dataset: Dataset) -> list[Query]:
 
 def _prosody(dataset: Dataset, query: Query) -> np.ndarray:
     return dataset.clip_features(query.clip, CODEC).utterance
-
-
-def _classifiers(dataset: Dataset, labelled: Sequence[Query]) -> dict[str, ToneClassifier]:
-    classifiers = {}
-    for category in dict.fromkeys(query.category for query in labelled):
-        rows = [query for query in labelled if query.category == category]
-        features = np.stack([_prosody(dataset, query) for query in rows])
-        classifiers[category or ""] = ToneClassifier.fit(features, [q.style or "" for q in rows], [q.speaker for q in rows], ())
-    return classifiers

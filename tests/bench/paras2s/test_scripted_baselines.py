@@ -5,7 +5,8 @@ Not covered: how the answers sound; `bench contrasts` speaks and judges them in 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,10 @@ from paras2s.bench.paras2s.scripted_baselines import (
     BAD,
     CONSTANT,
     FLAT,
+    LINEAR,
     PROSODY,
     STYLE_DEAF,
     best_kind,
-    by_prosody,
     missing_for,
     open_baseline,
 )  # fmt: skip
@@ -45,16 +46,21 @@ class Features:
 
 
 class Labelled:
-    """Stands for a dataset: its queries by role, and features in which happy questions are high and sad ones low."""
+    """Stands for a dataset: its queries by role, and features in which happy questions are high and sad ones low.
 
-    def __init__(self, queries: list[Query]) -> None:
-        self.queries = queries
+    The silent ones all have the same features.
+    """
+
+    def __init__(self, queries: list[Query], silent: Sequence[Query] = (), high: Collection[str] = ("happy",)) -> None:
+        self.queries, self.silent, self.high = queries, [one.clip for one in silent], high
 
     def of_role(self, role: str) -> list[Query]:
         return [one for one in self.queries if one.role == role]
 
     def clip_features(self, clip: str, codec: object) -> Features:
-        high = next(one.style for one in self.queries if one.clip == clip) == "happy"
+        if clip in self.silent:
+            return Features(np.zeros(UTTERANCE_DIM))
+        high = next(one.style for one in self.queries if one.clip == clip) in self.high
         return Features(np.full(UTTERANCE_DIM, 1.0 if high else -1.0) + 0.01 * len(clip))
 
 
@@ -99,16 +105,30 @@ def test_a_constant_answer_is_the_best_over_the_training_labels() -> None:
     assert constant(SpokenQuestion("a", Path(), ""))[0] == load_families()["child"].answers
 
 
-def test_prosody_hears_what_it_learned_from_labels() -> None:
+@pytest.mark.parametrize("name", [PROSODY, LINEAR])
+def test_a_linear_model_hears_what_it_learned_from_labels(name: str) -> None:
     train = [query(f"d{n}", style, "demonstration") for n, style in enumerate(["happy", "sad"] * 3)]
     test = [query("aa", "sad"), query("bb", "happy")]
-    chooser = open_baseline(PROSODY, Labelled([*train, *test]), test, Path()).chooser  # type: ignore[arg-type]
-    said = [chooser(SpokenQuestion(one.id, Path(), "", category="emotion"))[0] for one in test]
-    assert said == [load_families()[style].answers for style in ("sad", "happy")]
-    # Without hearing it cannot: features that say nothing give one answer to both.
-    classifiers = scripted_baselines._classifiers(Labelled(train), train)  # type: ignore[arg-type]
-    deaf = by_prosody(classifiers, {one.id: np.zeros(UTTERANCE_DIM) for one in test})
-    assert len({deaf(SpokenQuestion(one.id, Path(), "", category="emotion")) for one in test}) == 1
+    questions = [SpokenQuestion(one.id, Path(), "", category="emotion") for one in test]
+    hears = open_baseline(name, Labelled([*train, *test]), test, Path()).chooser  # type: ignore[arg-type]
+    assert [hears(one)[0] for one in questions] == [load_families()[style].answers for style in ("sad", "happy")]
+    # Without hearing it cannot: questions that sound alike get one answer.
+    deaf = open_baseline(name, Labelled([*train, *test], silent=test), test, Path()).chooser  # type: ignore[arg-type]
+    assert len({deaf(one) for one in questions}) == 1
+
+
+def test_the_linear_model_reads_the_category_that_prosody_is_given() -> None:
+    """Two categories whose styles sound alike: only the words tell which is which."""
+    said = {"emotion": "I feel something about my holiday.", "age": "Which toy or pension should I buy?"}
+    rows = [
+        replace(query(f"{role}{n}{style}", style, role, category, contrast=f"{n}{category}"), transcript=said[category])
+        for n in range(4) for category, styles in (("emotion", ("happy", "sad")), ("age", ("child", "adult")))
+        for style in styles for role in ("demonstration", "test")
+    ]  # fmt: skip
+    test = [one for one in rows if one.role == "test"]
+    chooser = open_baseline(LINEAR, Labelled(rows, high=("happy", "child")), test, Path()).chooser  # type: ignore[arg-type]
+    chosen = [chooser(SpokenQuestion(one.id, Path(), "")) for one in test]
+    assert [answers for answers, _ in chosen] == [load_families()[one.style or ""].answers for one in test]
 
 
 @pytest.mark.parametrize(
@@ -116,6 +136,7 @@ def test_prosody_hears_what_it_learned_from_labels() -> None:
     [
         (CONSTANT, [query("a", "happy")], "no training query has a label"),
         (PROSODY, [query("a", "happy"), query("d", "happy", "demonstration")], "two known styles are needed, there are 1"),
+        (LINEAR, [query("a", "happy"), query("d", "happy", "demonstration")], "two known styles are needed, there are 1"),
         (PROSODY, [query("a", "happy"), query("d", "sad", "demonstration", "age")], "there are 0"),
         (CASCADE, [query("a", "bored")], "no scripted answer for style 'bored'"),
         (STYLE_DEAF, [query("a", "happy")], None),
