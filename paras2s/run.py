@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from paras2s import __version__
-from paras2s.configs.schema.base import dump_config, expanded, parse_config, preset_path, shipped_presets
+from paras2s.configs.schema.base import Section, dump_config, expanded, parse_config, preset_path, shipped_presets
 from paras2s.configs.schema.run import RunConfig, load_config
 from paras2s.errors import ConfigError, DataError, StorageError
 from paras2s.train.algorithm import check_algorithm
@@ -54,20 +54,22 @@ MAY_CHANGE = (
 _before: dict[Path, set[str]] = {}
 
 
-def claim_folder(folder: Path, resolved: str, may_change: Collection[str] = (), wait: bool = False) -> None:
+def claim_folder(folder: Path, config: Section, may_change: Collection[str] = (), wait: bool = False) -> None:
     """Write a resolved config into its folder, or refuse a folder with another config, or that another process works in.
 
     `may_change`: dotted keys of what does not shape the outcome, such as a budget; a section's is that of all its settings.
-    `wait`: until the other process ends.
+    `wait`: until the other process ends. A setting that came after the folder's version has its default there.
 
     Raises:
         ConfigError: the folder belongs to a run with other settings, names the first of them; or another process holds it.
     """
     hold(folder, wait)
-    path = folder / RESOLVED
+    path, resolved = folder / RESOLVED, dump_config(config)
     if not path.is_file():
         _before[folder] = set(os.listdir(folder))
     if path.is_file() and (held := read_text(path)) != resolved:
+        with contextlib.suppress(ConfigError):
+            held = dump_config(parse_config(parse_yaml(held, path), str(path), type(config)))
         existing, new = (flatten(parse_yaml(text, path)) for text in (held, resolved))
         free = tuple(f"{key}." for key in may_change)
         changed = {key for key in existing.keys() | new.keys() if existing.get(key) != new.get(key)}
@@ -178,7 +180,7 @@ class Run:
         self.trackers.check()
         # The kept answers are what a refresh of the reward model learns from.
         shaping = () if not self.config.refreshes else ("align.keep_rollouts_every",)
-        claim_folder(self.folder, dump_config(self.config), [key for key in MAY_CHANGE if key not in shaping], wait)
+        claim_folder(self.folder, self.config, [key for key in MAY_CHANGE if key not in shaping], wait)
         if not (self.folder / ORIGIN).is_file():
             write_json(self.folder / ORIGIN, {"version": __version__, "commit": source_commit(), "machine": describe_machine()})
 

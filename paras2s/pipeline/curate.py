@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Console
 
 from paras2s.clients.endpoint import load_prices
-from paras2s.configs.schema.base import dump_config
 from paras2s.configs.schema.curation import CurationConfig
 from paras2s.data_gen.curation.categories import load_categories
 from paras2s.data_gen.curation.pipeline import CurationResult, Pipeline, check_config
@@ -40,7 +39,7 @@ def run_curation(
     config: CurationConfig, console: Console, quiet: bool, limit: int | None, ray_address: str | None
 ) -> CurationResult:
     """Run the pipeline, with a bar a stage. `ray_address`: "" measures clips here, None or an address over Ray Data."""
-    claim_folder(config.folder, dump_config(config), MAY_CHANGE)
+    claim_folder(config.folder, config, MAY_CHANGE)
     with _bars(console, quiet) as progress:
         return Pipeline(config, progress, limit, ray_address).run()
 

@@ -22,6 +22,8 @@ from tiny.program import program
 
 from paras2s.configs.schema.base import preset_path
 from paras2s.configs.schema.run import load_config
+from paras2s.errors import ConfigError
+from paras2s.run import claim_folder
 
 PROGRAM = Path(sys.executable).parent / "paras2s"
 # Seconds of the processor that --help may take; other programs do not count.
@@ -165,6 +167,18 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> Non
     assert (config["name"], config["seed"], config["run_dir"]) == ("quick", 3, "runs/quick-seed3")
     assert config["align"]["steps"] == 11
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_before_a_setting_goes_on_with_its_default(tmp_path: Path) -> None:
+    config = load_config(preset_path("quick"))
+    claim_folder(tmp_path, config)
+    resolved = tmp_path / "config.resolved.yaml"
+    resolved.write_text(resolved.read_text().replace("  take_up_topics: false\n", ""))
+    claim_folder(tmp_path, config)
+    assert "take_up_topics: false" in resolved.read_text()
+    resolved.write_text(resolved.read_text().replace("  take_up_topics: false\n", ""))
+    with pytest.raises(ConfigError, match=r"other settings \(data.take_up_topics: False\)"):
+        claim_folder(tmp_path, load_config(preset_path("quick"), {"data.take_up_topics": True}))
 
 
 def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
