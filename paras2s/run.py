@@ -211,8 +211,11 @@ class Run:
             write_json(self.folder / PROGRESS, {"name": name, "done": done, "total": total, "left_s": left_s})
 
     @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time a stage; the time is kept for the next run's first line, if the stage ends well."""
+    def stage(self, name: str, adds: bool = False) -> Iterator[None]:
+        """Time a stage; the time is kept for the next run's first line, if the stage ends well.
+
+        `adds`: to the time of the start that did the other part of it.
+        """
         started = time.perf_counter()
         self.headline(name)
         try:
@@ -221,7 +224,7 @@ class Run:
             release_folder(self.folder)
             raise
         (self.folder / PROGRESS).unlink(missing_ok=True)
-        took_s = time.perf_counter() - started
+        took_s = time.perf_counter() - started + (self.timings().get(name, 0.0) if adds else 0.0)
         if name in self._shareable:
             write_json(self._shareable[name] / TOOK, {name: round(took_s, 1)})
         timings = self.timings() | {name: round(took_s, 1)}

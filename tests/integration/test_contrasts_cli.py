@@ -25,7 +25,7 @@ from paras2s.reward.judges.independent.judge import IndependentJudge
 from paras2s.reward.reward_model.model import RewardModelConfig
 from paras2s.run import Run
 from paras2s.types import Unscored, Verdict
-from paras2s.utils.io import write_jsonl
+from paras2s.utils.io import read_json, write_jsonl
 
 SYSTEMS = ["bad", "constant", "cascade", "style_deaf", "linear", "prosody", "sft", "flat", "topline"]
 
@@ -117,8 +117,11 @@ def test_every_system_is_judged_twice_and_nothing_again(run: Path, monkeypatch: 
     assert measured == [8]
     # So are answers that are made anew, whose words may be the same and whose sound is not.
     (bench / "sft.jsonl").unlink()
+    took_s = read_json(bench.parent / "timings.json")["bench"]
     invoke("bench", "contrasts", run, "--json")
     assert measured == [8, 8]
+    # A system that is benched later adds its time to that of the others.
+    assert read_json(bench.parent / "timings.json")["bench"] > took_s
 
 
 def test_an_ablations_row_of_the_warm_up_has_the_same_scores_without_a_reward_model(run: Path) -> None:

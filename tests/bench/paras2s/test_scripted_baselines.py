@@ -110,8 +110,8 @@ def test_a_linear_model_hears_what_it_learned_from_labels(name: str) -> None:
     train = [query(f"d{n}", style, "demonstration") for n, style in enumerate(["happy", "sad"] * 3)]
     test = [query("aa", "sad"), query("bb", "happy")]
     questions = [SpokenQuestion(one.id, Path(), "", category="emotion") for one in test]
-    hears = open_baseline(name, Labelled([*train, *test]), test, Path()).chooser  # type: ignore[arg-type]
-    assert [hears(one)[0] for one in questions] == [load_families()[style].answers for style in ("sad", "happy")]
+    listening = open_baseline(name, Labelled([*train, *test]), test, Path()).chooser  # type: ignore[arg-type]
+    assert [listening(one)[0] for one in questions] == [load_families()[style].answers for style in ("sad", "happy")]
     # Without hearing it cannot: questions that sound alike get one answer.
     deaf = open_baseline(name, Labelled([*train, *test], silent=test), test, Path()).chooser  # type: ignore[arg-type]
     assert len({deaf(one) for one in questions}) == 1
