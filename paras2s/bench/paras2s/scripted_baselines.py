@@ -91,13 +91,12 @@ def missing_for(name: str, dataset: Dataset, queries: Sequence[Query]) -> str | 
         return f"contrast {lonely[0]} has no other style"
     if name == CONSTANT and not labelled:
         return "no training query has a label"
-    if name == LINEAR and (len(known := {query.style for query in labelled}) < 2 or not known <= load_families().keys()):
-        return f"labelled training queries of two known styles are needed, there are {len(known)}"
+    if name == LINEAR and (count := len({query.style for query in labelled})) < 2:
+        return f"labelled training queries of two known styles are needed, there are {count}"
     if name == PROSODY:
         for category in dict.fromkeys(query.category for query in queries):
-            measured = {query.style for query in labelled if query.category == category}
-            if len(measured) < 2 or not measured <= load_families().keys():
-                return f"{category}: labelled training queries of two known styles are needed, there are {len(measured)}"
+            if (count := len({query.style for query in labelled if query.category == category})) < 2:
+                return f"{category}: labelled training queries of two known styles are needed, there are {count}"
     return None
 
 
@@ -161,7 +160,9 @@ def _styles_of_contrasts(queries: Sequence[Query]) -> dict[str, list[str]]:
 
 
 def _labelled(dataset: Dataset) -> list[Query]:
-    return [query for role in ("demonstration", "preference") for query in dataset.of_role(role)]
+    """Return the labelled training queries; those of a style without scripted answers are passed over."""
+    labelled = (query for role in ("demonstration", "preference") for query in dataset.of_role(role))
+    return [query for query in labelled if query.style in load_families()]
 
 
 def _prosody(dataset: Dataset, query: Query) -> np.ndarray:

@@ -137,6 +137,8 @@ def test_the_linear_model_reads_the_category_that_prosody_is_given() -> None:
         (CONSTANT, [query("a", "happy")], "no training query has a label"),
         (PROSODY, [query("a", "happy"), query("d", "happy", "demonstration")], "two known styles are needed, there are 1"),
         (LINEAR, [query("a", "happy"), query("d", "happy", "demonstration")], "two known styles are needed, there are 1"),
+        (LINEAR, [query("a", "happy"), query("d", "happy", "demonstration"), query("e", "bored", "preference")], "there are 1"),
+        (LINEAR, [query("a", "happy"), query("d", "child", "demonstration"), query("e", "sad", "preference")], None),
         (PROSODY, [query("a", "happy"), query("d", "sad", "demonstration", "age")], "there are 0"),
         (CASCADE, [query("a", "bored")], "no scripted answer for style 'bored'"),
         (STYLE_DEAF, [query("a", "happy")], None),
