@@ -20,7 +20,7 @@ from paras2s.errors import ConfigError, DataError
 from paras2s.types import CATEGORIES, Category, Demonstration, Query, Role
 
 # Raised whenever the scripts or their roles change: models trained on other scripts do not compare.
-SPLITS_VERSION = 3
+SPLITS_VERSION = 4
 # Topics that only test queries come from, in whatever category (ParaS2S, section 3.1, step 4).
 TEST_TOPICS: dict[Category, frozenset[str]] = {
     "emotion": frozenset({"food", "entertainment", "sleep", "childhood"}),
@@ -179,9 +179,10 @@ def assign_roles(contrasts: Sequence[Contrast], config: DataConfig, seed: int) -
         own = [contrast for contrast in contrasts if contrast.category == category]
         held_out = TEST_TOPICS[category] | VALIDATION_TOPICS[category]
         train = _shuffled([c for c in own if c.topic not in held_out], rng)
-        test = _shuffled([c for c in own if c.topic in TEST_TOPICS[category]], rng)
         validation = _shuffled([c for c in own if c.topic in VALIDATION_TOPICS[category]], rng)
         prompts = _shuffled([prompt for prompt in load_prompts() if prompt.category == category], rng)
+        # Last: with more test scripts the other roles stay as they are.
+        test = _shuffled([c for c in own if c.topic in TEST_TOPICS[category]], rng)
         if config.take_up_topics:
             train, prompts = [prompt for prompt in prompts if prompt.about], []
         requested = (sum(counts[:2]), sum(counts), config.validation_contrasts, config.test_contrasts)
