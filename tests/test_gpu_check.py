@@ -15,6 +15,7 @@ import pytest
 import torch
 
 TOOL = Path(__file__).parents[1] / "tools" / "gpu_check.py"
+sys.path.append(str(TOOL.parent))
 LINES = {
     "versions": 1, "attention": 2, "build": 1, "sample plain": 1, "sample recorded": 3, "parity": 3, "sound": 1, "step": 5,
     "checkpoint": 1, "one rank": 1, "omni build": 1, "omni sample": 1, "omni pass": 2,

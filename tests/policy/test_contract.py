@@ -36,7 +36,7 @@ from paras2s.policy.types import AnswersSoFar, Generation, Prompt, SampleRequest
 from paras2s.types import Block
 
 # Saving goes through float32 where the loader of a family does.
-NOT_APPLICABLE = {"qwen_omni": {"9"}, "qwen3_omni": {"9"}, "moshi": {"14"}, "csm": {"14"}}
+NOT_APPLICABLE = {"qwen_omni": {"9"}, "qwen3_omni": {"9"}, "moshi": {"14"}, "csm": {"14"}, "minimind_o": {"14"}}
 
 
 def number(finding: Finding) -> str:

@@ -16,6 +16,7 @@ from tiny.csm import tiny_csm, tiny_csm_turns
 from tiny.dual_stream import small_config, small_model, small_policy, small_prompt
 from tiny.interleaved import tiny_glm, tiny_step, tiny_turns
 from tiny.kimi import write_kimi
+from tiny.minimind import tiny_minimind
 from tiny.moshi import tiny_moshi, tiny_moshi_turns
 from tiny.qwen3_omni import tiny_qwen3_omni, tiny_qwen3_omni_turns
 from tiny.qwen_omni import tiny_qwen_omni, tiny_qwen_omni_turns
@@ -44,7 +45,7 @@ RELEASED: dict[str, tuple[Callable[[], Policy], Callable[[], list[list[Turn]]]]]
     "csm": (tiny_csm, tiny_csm_turns),
     "spoken_lm": (tiny_spoken_lm, tiny_spoken_lm_turns),
 }
-FAMILIES = ("embedded", "kimi", *RELEASED)
+FAMILIES = ("embedded", "kimi", "minimind_o", *RELEASED)
 
 
 def subject_of_family(name: str, folder: Path, device: str = "cpu") -> Subject:
@@ -55,7 +56,7 @@ def subject_of_family(name: str, folder: Path, device: str = "cpu") -> Subject:
         return subject
     if name == "kimi":
         return kimi_subject(folder, device)
-    make, turns = RELEASED[name]
+    make, turns = RELEASED.get(name, (lambda: tiny_minimind(folder / "minimind"), lambda: None))
     policy = make()
     # Codecs and encoders lie beside the model.
     for part in vars(policy).values():
