@@ -46,8 +46,8 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
         PolicyError: too many unscored answers, a loss that is not finite, or a worker that could not be kept alive.
     """
     checkpoint = latest_checkpoint(job.checkpoints) if resume else None
-    with job.run.stage("align"):
-        resumed_at = updates = updates_of(checkpoint)
+    resumed_at = updates = updates_of(checkpoint)
+    with job.run.stage("align", job.run.logged_s(before=resumed_at)):
         while True:
             if job.refresher is not None and updates in job.refreshes:
                 job.refresher.refresh(updates)

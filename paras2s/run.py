@@ -211,10 +211,10 @@ class Run:
             write_json(self.folder / PROGRESS, {"name": name, "done": done, "total": total, "left_s": left_s})
 
     @contextlib.contextmanager
-    def stage(self, name: str, adds: bool = False) -> Iterator[None]:
+    def stage(self, name: str, earlier_s: float = 0.0) -> Iterator[None]:
         """Time a stage; the time is kept for the next run's first line, if the stage ends well.
 
-        `adds`: to the time of the start that did the other part of it.
+        `earlier_s`: what earlier starts took for the part of it that they finished.
         """
         started = time.perf_counter()
         self.headline(name)
@@ -224,7 +224,7 @@ class Run:
             release_folder(self.folder)
             raise
         (self.folder / PROGRESS).unlink(missing_ok=True)
-        took_s = time.perf_counter() - started + (self.timings().get(name, 0.0) if adds else 0.0)
+        took_s = earlier_s + time.perf_counter() - started
         if name in self._shareable:
             write_json(self._shareable[name] / TOOK, {name: round(took_s, 1)})
         timings = self.timings() | {name: round(took_s, 1)}
@@ -247,6 +247,10 @@ class Run:
             return dict(read_json(path)) if path.is_file() else None
         except DataError:
             return None
+
+    def logged_s(self, before: int) -> float:
+        """Return the seconds of the logged steps before a step; 0 where nothing is logged."""
+        return sum(float(row.get("seconds", 0.0)) for row in self.metrics() if row["step"] < before)
 
     def log_step(self, row: dict[str, Any]) -> None:
         """Add one step to metrics.jsonl, and to the trackers that are requested."""

@@ -39,6 +39,18 @@ def test_a_run_says_what_it_does_until_the_stage_ends(tmp_path: Path) -> None:
     assert not (run.folder / PROGRESS).exists()
 
 
+def test_a_resumed_stage_counts_what_earlier_starts_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of steps of 2 s each those before the resumed one count: 3 x 2 + 5 s; the step that is done again does not."""
+    run = Run(RunConfig(name="x", run_dir=tmp_path / "run", cache_dir=tmp_path), Console(quiet=True), quiet=True)
+    assert run.logged_s(before=3) == 0
+    for step in range(4):
+        run.log_step({"step": step, "seconds": 2.0})
+    monkeypatch.setattr("paras2s.run.time.perf_counter", iter([10.0, 15.0]).__next__)
+    with run.stage("align", run.logged_s(before=3)):
+        pass
+    assert run.timings() == {"align": 11.0}
+
+
 def test_a_disk_that_refuses_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file where the folder should be")
     Run(RunConfig(name="x", run_dir=tmp_path / "run"), Console(quiet=True), quiet=True).save_progress("speech", 1, 4, None)

@@ -155,7 +155,8 @@ def run_bench(
         if reason := missing_for(name, dataset, runner.queries):
             run.say(f"  no baseline {name}: {reason}")
             missing.remove(name)
-    with run.stage("bench", adds=bool(rows)) if missing else contextlib.nullcontext():
+    earlier_s = run.timings().get("bench", 0.0) if rows else 0.0
+    with run.stage("bench", earlier_s) if missing else contextlib.nullcontext():
         for name in missing:
             # Before its clips are replaced: the other judge's rows are of those.
             _independent_path(runner, name).unlink(missing_ok=True)
