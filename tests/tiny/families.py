@@ -56,10 +56,9 @@ def subject_of_family(name: str, folder: Path, device: str = "cpu") -> Subject:
         return subject
     if name == "kimi":
         return kimi_subject(folder, device)
-    make, turns = RELEASED.get(name, (lambda: tiny_minimind(folder / "minimind"), lambda: None))
-    policy = make()
+    policy = tiny_minimind(folder / "minimind") if name == "minimind_o" else RELEASED[name][0]()
     # Codecs and encoders lie beside the model.
     for part in vars(policy).values():
         if isinstance(part, torch.nn.Module):
             part.to(device)
-    return subject_of(policy, turns())
+    return subject_of(policy, None if name == "minimind_o" else RELEASED[name][1]())
