@@ -88,6 +88,7 @@ def make_study(out: Path, study: Study, source: Path) -> StudyStore:
             with _connect(folder / DATABASE) as db:
                 db.execute("PRAGMA journal_mode=WAL")
                 db.executescript(SCHEMA)
+                db.execute(f"PRAGMA user_version = {secrets.randbelow(2**30)}")
                 db.execute("INSERT INTO study VALUES (?, ?)", (STUDY_VERSION, description))
             folder.rename(out)
     except (OSError, sqlite3.Error) as error:
@@ -152,7 +153,7 @@ class StudyStore:
         return self.form.with_takes(len(self.study.items[number].answers)) if self.form.takes and in_study else self.form
 
     def is_current(self) -> bool:
-        """Return whether the items are those that were read when the study was opened."""
+        """Return whether the study and its items are those that were read when it was opened."""
         with self._reading() as db:
             return _edition(db) == self._edition
 
@@ -304,5 +305,8 @@ def _has_annotator(db: sqlite3.Connection, name: str) -> bool:
 
 
 def _edition(db: sqlite3.Connection) -> int:
-    """Return the number of times that the items were changed."""
+    """Return the number of this state of the items: drawn when the study is made, and one more after each change.
+
+    It also tells a study from another that was made later in its folder, whose file may have the old one's inode.
+    """
     return int(db.execute("PRAGMA user_version").fetchone()[0])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 REWARD_PREFIX, PHASE_PREFIX = "reward/", "seconds_"
 SOURCES, PARITY = "Reward by source", "Sampler against learner"
@@ -89,21 +89,28 @@ def _finite(text: str) -> float | int | None:
     return int(number) if number.is_integer() and text.lstrip("-").isdigit() else number
 
 
+def _bytes_before(log: BinaryIO, offset: int) -> str:
+    """Return a checksum of the last bytes before an offset, which the rows' seconds tell from those of any other log."""
+    log.seek(max(0, offset - 1000))
+    return f"{offset}-{zlib.crc32(log.read(min(1000, offset)))}"
+
+
 def read_log(path: Path | None, offset: int = 0, file: str = "") -> LogPart:
     """Return the complete rows after `offset`, of a log that may be growing.
 
-    A resumed run replaces its log by a shorter one, another `file`: then all rows are given again. A line that is no JSON
-    object is left out, so that one broken line does not hide the others.
+    A resumed run replaces its log, and the rows before `offset` are others: then all rows are given again. `file` names the
+    bytes before it, as the inode of a removed log may be the new one's. A line that is no JSON object is left out, so that
+    one broken line does not hide the others.
     """
     if path is None:
         return LogPart([], 0, "", anew=offset > 0)
     with path.open("rb") as log:
-        stat = os.fstat(log.fileno())
-        anew = offset == 0 or file != str(stat.st_ino) or stat.st_size < offset
+        anew = offset == 0 or file != _bytes_before(log, offset)
         start = 0 if anew else offset
         log.seek(start)
         data = log.read()
-    end = data.rfind(b"\n") + 1
+        end = data.rfind(b"\n") + 1
+        file = _bytes_before(log, start + end)
     rows = []
     for line in data[:end].splitlines():
         try:
@@ -112,4 +119,4 @@ def read_log(path: Path | None, offset: int = 0, file: str = "") -> LogPart:
             continue
         if isinstance(row, dict) and isinstance(row.get("step"), int):
             rows.append(row)
-    return LogPart(rows, start + end, str(stat.st_ino), anew)
+    return LogPart(rows, start + end, file, anew)

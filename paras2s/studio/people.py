@@ -66,12 +66,12 @@ class FoundStudy:
 
 
 class Studies:
-    """The studies below the given folders. An opened study stays open as long as its file and items are the same."""
+    """The studies below the given folders. An opened study stays open as long as it and its items are the same."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
-        # By folder, with the number of the file: a study may be deleted and made again in its place.
-        self._stores: dict[Path, tuple[int, StudyStore]] = {}
+        # A study may be deleted and made again in its place.
+        self._stores: dict[Path, StudyStore] = {}
         self._of_token: dict[str, Path] = {}
         self._results: dict[Path, tuple[StudyStore, int, Results]] = {}
         self._lock = threading.Lock()
@@ -87,14 +87,13 @@ class Studies:
 
     def open(self, path: Path) -> StudyStore:
         """Open a study's store. Raises DataError: no study, or an unreadable study."""
-        number = _file_number(path / DATABASE)
         with self._lock:
             known = self._stores.get(path)
-        if known is not None and known[0] == number and known[1].is_current():
-            return known[1]
+        if known is not None and known.is_current():
+            return known
         store = StudyStore(path)
         with self._lock:
-            self._stores[path] = (number, store)
+            self._stores[path] = store
         return store
 
     def at(self, address: str) -> StudyStore:
@@ -128,13 +127,6 @@ class Studies:
         if unreadable:
             raise HTTPException(503, "The study of this link cannot be read at the moment.")
         raise HTTPException(404, "There is no such link; ask for yours again.")
-
-
-def _file_number(path: Path) -> int:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return 0
 
 
 def _find(folder: Path, depth: int) -> Iterator[Path]:

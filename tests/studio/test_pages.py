@@ -239,6 +239,10 @@ def test_a_log_comes_in_parts(tmp_path: Path) -> None:
     write_jsonl(path, [metrics_row(0)])
     again = read_log(path, third.offset, third.file)
     assert ([row["step"] for row in again.rows], again.anew) == ([0], True)
+    # The file system may give the new log the old one's inode, and the log may be longer: written in place, it has both.
+    path.write_text(json.dumps(metrics_row(0) | {"reward_mean": -7.0}) + '\n{"step": 1}\n')
+    other = read_log(path, again.offset, again.file)
+    assert ([row["step"] for row in other.rows], other.anew) == ([0, 1], True)
 
 
 def test_sources_and_phases_have_plots() -> None:

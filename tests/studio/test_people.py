@@ -91,6 +91,19 @@ def test_a_study_made_anew_in_its_place_is_the_one_that_is_shown(tmp_path: Path)
     assert client.get(f"/api/annotate/{former.token}").status_code == 404
 
 
+def test_a_study_made_anew_is_seen_where_its_file_has_the_old_ones_inode(tmp_path: Path) -> None:
+    """A file system may give a new file the number of a removed one: the bytes of the new study, written in place, have it."""
+    old = make(tmp_path, "single", single_items(tmp_path, [1.0] * 4), "ann")
+    client = TestClient(make_app([tmp_path]), base_url=BASE, headers={"Origin": BASE})
+    assert state(client, annotator(old, "ann"))["total"] == 4
+    (tmp_path / "elsewhere").mkdir()
+    new = make(tmp_path / "elsewhere", "single", single_items(tmp_path / "elsewhere", [1.0] * 6), "ann")
+    (old.folder / "study.sqlite").write_bytes((new.folder / "study.sqlite").read_bytes())
+    link = annotator(new, "ann")
+    shutil.rmtree(new.folder)
+    assert state(client, link)["total"] == 6
+
+
 def test_sides_are_what_is_heard(client: TestClient, store: StudyStore, post: Post, tmp_path: Path) -> None:
     """Whoever chooses by the sound of "ours", on whatever side it plays, makes it win every pair."""
     ann = annotator(store, "ann")
