@@ -175,6 +175,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=10_000, help="hostile words")
     parser.add_argument("--seeds", type=int, default=3, help="batches of each judge's misbehaviour")
     parser.add_argument("--kills", type=int, default=100, help="kills, over all stages")
+    parser.add_argument("--jobs", type=int, default=1, help="trials of kills at once")
     parser.add_argument("--steps", type=int, default=5_000, help="steps of the long run")
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no trial of kills after these")
     parser.add_argument("--folder", type=Path, help="keep the runs of failed kills and the long run there")
@@ -203,10 +204,11 @@ def main() -> None:
 
             def tell(result: KillsResult) -> None:
                 # A campaign of hours may be stopped, and what it has shown stays.
-                parts["kills"] = kills_section(result, options.kills, seed)
+                parts["kills"] = kills_section(result, options.kills, seed, options.jobs)
                 write_page(options.out, parts)
 
-            killed = run_kills(options.kills, seed, options.folder or Path(made), minutes=options.minutes, tell=tell)
+            folder = options.folder or Path(made)
+            killed = run_kills(options.kills, seed, folder, minutes=options.minutes, jobs=options.jobs, tell=tell)
         failed |= bool(killed.failures)
     if "long" in chosen:
         with tempfile.TemporaryDirectory() as made:

@@ -16,9 +16,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,13 @@ class KillsResult:
     disks: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     ended: str = ""
+
+    def add(self, other: KillsResult) -> None:
+        """Add another result's kills, disks and failures."""
+        self.stages += other.stages
+        self.victims += other.victims
+        self.disks += other.disks
+        self.failures += other.failures
 
 
 class Trial:
@@ -285,9 +294,9 @@ def refusals_of(trial: Trial, base: Undisturbed, stage: str, draw: np.random.Gen
 Trouble = Callable[[Trial, Undisturbed, str, np.random.Generator, KillsResult], None]
 
 
-def attempt(base: Undisturbed, stage: str, seed: int, result: KillsResult, trouble: Trouble = kills_of) -> None:
+def attempt(base: Undisturbed, stage: str, seed: int, trouble: Trouble = kills_of) -> KillsResult:
     """Make one trial: trouble in a stage, then its end."""
-    draw = np.random.default_rng([seed, sum(stage.encode())])
+    draw, result = np.random.default_rng([seed, sum(stage.encode())]), KillsResult()
     trial, before = Trial(base.folder / f"trial-{stage}-{seed}"), list(VERBS)[list(VERBS).index(stage) - 1]
     if stage != "data":
         shutil.copytree(base.after(before), trial.folder / "run")
@@ -302,6 +311,7 @@ def attempt(base: Undisturbed, stage: str, seed: int, result: KillsResult, troub
         faults = [str(error)]
     result.failures += [f"{stage}, seed {seed}: {fault}" for fault in faults[:5]]
     trial.close(failed=bool(faults))
+    return result
 
 
 def run_kills(
@@ -310,30 +320,42 @@ def run_kills(
     folder: Path,
     stages: Sequence[str] = tuple(VERBS),
     minutes: float = math.inf,
+    jobs: int = 1,
     tell: Callable[[KillsResult], None] = lambda result: None,
 ) -> KillsResult:
-    """Kill at least `kills` times, stage after stage in turn, but start no trial after `minutes`; `tell` after each."""
-    result, until = KillsResult(), time.monotonic() + 60 * minutes
+    """Kill at least `kills` times, stage after stage in turn, but start no trial after `minutes`; `tell` after each trial.
+
+    With `jobs` that many trials run at once, which is also two runs at once on one machine.
+    """
+    result, until, merging = KillsResult(), time.monotonic() + 60 * minutes, threading.Lock()
     base = undisturbed(folder, list(VERBS)[: 1 + max(list(VERBS).index(stage) for stage in stages)])
-    for number in range(kills + len(stages)):
+
+    def trial(number: int) -> None:
         if sum(result.stages.values()) >= kills:
-            break
+            return
         if time.monotonic() > until:
             result.ended = f"the {minutes:g} minutes were over"
-            break
+            return
         trouble = refusals_of if number // len(stages) == 1 else kills_of
-        attempt(base, stages[number % len(stages)], seed + number, result, trouble)
-        print(f"{sum(result.stages.values())} kills, failures: {result.failures}", file=sys.stderr, flush=True)
-        tell(result)
+        made = attempt(base, stages[number % len(stages)], seed + number, trouble)
+        with merging:
+            result.add(made)
+            print(f"{sum(result.stages.values())} kills, failures: {result.failures}", file=sys.stderr, flush=True)
+            tell(result)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(trial, range(kills + len(stages))))
+    tell(result)
     return result
 
 
-def kills_section(result: KillsResult, n_kills: int, seed: int) -> str:
+def kills_section(result: KillsResult, n_kills: int, seed: int, jobs: int) -> str:
     """Return the part of the page on kills."""
     stages = [f"| {name} | {result.stages[name]} | {result.disks[name]} |" for name in VERBS]
     victims = [f"| {name} | {number} |" for name, number in result.victims.most_common()]
     failures = [f"- {failure:.118}" for failure in result.failures[:50]] or ["No failure."]
     n_ran = sum(result.stages.values())
+    options = f"--kills {n_kills} --jobs {jobs} --seed {seed}"
     short = f" The others were not run: {result.ended}." if result.ended else ""
     return "\n".join([
         "## Kills", "",
@@ -341,7 +363,7 @@ def kills_section(result: KillsResult, n_kills: int, seed: int) -> str:
         "times before the same command may end; or its disk is read-only, then full in the midst of a stage, then has room.",
         "Then every file (data, weights, logs, tables) must be that of the undisturbed run, but for times; no process and no",
         "folder of Ray may be left, and no traceback printed.", "", "```bash",
-        f"python tests/chaos/campaign.py --only kills --kills {n_kills} --seed {seed} --out docs/reliability.md", "```", "",
+        f"python tests/chaos/campaign.py --only kills {options} --out docs/reliability.md", "```", "",
         f"Commit {commit()}; {n_ran} of {n_kills} kills.{short}", "",
         "| stage | kills | disks that refused |", "|---|---|---|", *stages, "",
         "| killed | times |", "|---|---|", *victims, "", *failures, "",
