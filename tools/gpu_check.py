@@ -238,7 +238,7 @@ def omni(bench: Bench) -> None:
     """Qwen2.5-Omni's thinker and talker: sampling, and a pass with its gradient at 400 and 1,550 codes."""
     from transformers import Qwen2_5OmniConfig
 
-    from paras2s.policy.qwen_omni import OmniIds, Qwen25Network, empty_model
+    from paras2s.policy.qwen_omni import OmniIds, Qwen25Network, QwenOmniPolicy
 
     if bench.tiny:
         sys.path.insert(0, str(REPOSITORY / "tests"))
@@ -251,7 +251,8 @@ def omni(bench: Bench) -> None:
     text = config.thinker_config.text_config
     words = text.vocab_size
     with bench.device:
-        network = Qwen25Network(empty_model(config, bench.dtype), OmniIds.read(config, words - 2, words - 3), False)
+        released = QwenOmniPolicy.empty_model(config, bench.dtype)
+        network = Qwen25Network(released, OmniIds.read(config, words - 2, words - 3), False)
     _measure(bench, "omni", network, _question(text.hidden_size, words), words, 1, (400, 1550))
     bench.free()
 

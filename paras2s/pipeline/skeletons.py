@@ -120,7 +120,7 @@ def _qwen_omni(config: PolicyConfig) -> Skeleton:
     from transformers import Qwen2_5OmniConfig
 
     from paras2s.policy.omni import END, START
-    from paras2s.policy.qwen_omni import AUDIO_MARKS, SPEAKER, QwenOmniPolicy, empty_model
+    from paras2s.policy.qwen_omni import AUDIO_MARKS, SPEAKER, QwenOmniPolicy
 
     held, where = _released(config, "qwen2.5-omni-7b")
     sizes: Any = Qwen2_5OmniConfig.from_dict({**held, "enable_audio_output": True})
@@ -128,7 +128,7 @@ def _qwen_omni(config: PolicyConfig) -> Skeleton:
     marks = (thinker.audio_start_token_id, thinker.audio_token_id, thinker.audio_end_token_id)
     ids = dict(zip(AUDIO_MARKS, marks, strict=True)) | {START: 0, END: 1}
     speakers = {SPEAKER: {"bos_token": 0}}
-    policy = QwenOmniPolicy(empty_model(sizes, _stored(config, held)), _Names(ids), speakers)
+    policy = QwenOmniPolicy(QwenOmniPolicy.empty_model(sizes, _stored(config, held)), _Names(ids), speakers)
     return Skeleton(policy, {}, {}, where)
 
 

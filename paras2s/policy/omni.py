@@ -24,9 +24,9 @@ from paras2s.policy.base import Policy
 from paras2s.policy.dual_stream.sampler import uniforms_of
 from paras2s.policy.streams import Drawn, Reading, drawn_by, logits_of, one_of, pack, roll
 from paras2s.policy.types import Generation, Prompt, SampleRequest, Sampling, Turn, style_sentence, with_words
-from paras2s.policy.weights import open_tensors, shard_files
+from paras2s.policy.weights import open_tensors, shard_files, write_tensors
 from paras2s.types import Block
-from paras2s.utils.io import write_bytes
+from paras2s.utils.io import write_bytes, write_json
 
 INPUT_RATE_HZ, OUTPUT_RATE_HZ = 16_000, 24_000
 # Samples a mel frame, and the longest clip (released `preprocessor_config.json`).
@@ -145,9 +145,13 @@ class OmniPolicy(Policy):
     """Prompts and answers of both families: words up to and including `<|im_end|>`, then sound with a clock of its own."""
 
     NAME: ClassVar[str]
+    # The released model's class in transformers, and its vocoder.
+    ARCHITECTURE: ClassVar[str]
+    VOCODER: ClassVar[str]
     # The system's turn of a dialogue that comes without one.
     SYSTEM: ClassVar[str | None]
 
+    config: Any
     model: OmniNetwork
 
     def __init__(self, tokenizer: Any, audio_marks: tuple[str, str, str], placed: dict[str, int]) -> None:
@@ -178,9 +182,10 @@ class OmniPolicy(Policy):
         """Ids behind the end of an answer's sound, one a slot."""
 
     @property
-    @abstractmethod
     def given_parts(self) -> tuple[nn.Module, ...]:
         """Towers, which run when a prompt is encoded and never again, and the vocoder: none of them learns."""
+        thinker = self.model.thinker.model
+        return thinker.audio_tower, thinker.visual, getattr(self.model, self.VOCODER)
 
     def _freeze(self) -> None:
         for part in self.given_parts:
@@ -284,12 +289,40 @@ class OmniPolicy(Policy):
         """Return the sound of an answer without codes."""
         return Clip(np.zeros(0, dtype=np.float32), OUTPUT_RATE_HZ)
 
-    def read_companions(self, folder: Path) -> None:
-        """Keep a checkpoint's files that are neither weights nor tokenizer."""
-        self.companions = {name: (folder / name).read_bytes() for name in COMPANIONS if (folder / name).is_file()}
+    @abstractmethod
+    def released_tensors(self) -> dict[str, Tensor]:
+        """Return the model's tensors under their released names."""
 
-    def write_companions(self, folder: Path) -> None:
-        """Tokenizer and those files."""
+    def save(self, folder: Path) -> None:
+        """Write the released layout: tensors, tokenizer, and the files read beside them; `config.json` comes last."""
+        self.refuse_adapters()
+        write_tensors(folder, self.released_tensors())
         self.tokenizer.save_pretrained(str(folder))
         for name, content in self.companions.items():
             write_bytes(folder / name, content)
+        dtype = str(self.model.thinker.lm_head.weight.dtype).removeprefix("torch.")
+        described = {**self.config.to_dict(), "architectures": [self.ARCHITECTURE], "dtype": dtype}
+        write_json(folder / "config.json", described)
+
+    def restore(self, folder: Path, device: str) -> None:
+        """Read weights, and a checkpoint's files that are neither weights nor tokenizer; then go to the device."""
+        self.reload(folder)
+        self.companions |= {name: (folder / name).read_bytes() for name in COMPANIONS if (folder / name).is_file()}
+        self.model.to(device)
+
+    @classmethod
+    def empty_model(cls, config: Any, dtype: torch.dtype) -> Any:
+        """Make the released model without weights: `dtype`, but the vocoder and what is computed from the config in float32.
+
+        `Module.to(dtype)` would also round the rotary frequencies; a model made in bfloat16 has its vocoder's filters in it.
+        """
+        import transformers
+        from transformers.initialization import no_init_weights
+        from transformers.modeling_utils import local_torch_dtype
+
+        with no_init_weights():
+            with local_torch_dtype(dtype):
+                released: Any = getattr(transformers, cls.ARCHITECTURE)(config)
+            vocoder = type(getattr(released, cls.VOCODER))
+            setattr(released, cls.VOCODER, vocoder(getattr(config, f"{cls.VOCODER}_config")))
+        return released.eval()

@@ -50,9 +50,9 @@ from paras2s.policy.omni import (
 )
 from paras2s.policy.streams import Drawn, Reading, behind, layer_input, one_of, roll, run_stack, score, stacked
 from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, SampleRequest, Sampling, SlotSpec
-from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
+from paras2s.policy.weights import load_tensors, read_config, shard_files
 from paras2s.types import Block
-from paras2s.utils.io import reading, write_json
+from paras2s.utils.io import reading
 
 SPEAKER = "ethan"
 # The mel spectrogram's window: a shorter clip has no frame.
@@ -280,6 +280,7 @@ class Qwen3OmniPolicy(OmniPolicy):
     """Thinker, talker, code predictor. Reads `Qwen/Qwen3-Omni-30B-A3B-Instruct` and tiny instances of its classes."""
 
     NAME = "Qwen3-Omni"
+    ARCHITECTURE, VOCODER = "Qwen3OmniMoeForConditionalGeneration", "code2wav"
     SYSTEM = None
 
     model: Qwen3Network
@@ -314,11 +315,6 @@ class Qwen3OmniPolicy(OmniPolicy):
             code_format=f"qwen3-omni-{self.model.codebooks}x{self.ids.codes}@{rate_hz:g}",
         )  # fmt: skip
         self._freeze()
-
-    @property
-    def given_parts(self) -> tuple[nn.Module, ...]:
-        """See `OmniPolicy.given_parts`."""
-        return self.model.thinker.model.audio_tower, self.model.thinker.model.visual, self.model.code2wav
 
     @property
     def final_ids(self) -> dict[str, tuple[int, ...]]:
@@ -369,19 +365,24 @@ class Qwen3OmniPolicy(OmniPolicy):
         wave = self.model.code2wav.eval().chunked_decode(held, CHUNK_FRAMES, CONTEXT_FRAMES)
         return Clip(wave.reshape(-1).float().cpu().numpy(), OUTPUT_RATE_HZ)
 
-    def save(self, folder: Path) -> None:
-        """Write the released layout, each expert's matrices by themselves; `config.json` comes last."""
-        self.refuse_adapters()
-        write_tensors(folder, stored_tensors(self.model))
-        self.write_companions(folder)
-        dtype = str(self.model.thinker.lm_head.weight.dtype).removeprefix("torch.")
-        described = {**self.config.to_dict(), "architectures": ["Qwen3OmniMoeForConditionalGeneration"], "dtype": dtype}
-        write_json(folder / "config.json", described)
+    def released_tensors(self) -> dict[str, Tensor]:
+        """See `OmniPolicy.released_tensors`; stacked experts [E, ...] are matrices that share their memory."""
+        tensors: dict[str, Tensor] = {}
+        for name, value in self.model.state_dict().items():
+            stem, _, last = stored_name(name).rpartition(".")
+            if last == "gate_up_proj":
+                for number, (gate, up) in enumerate(part.chunk(2) for part in value):
+                    tensors[f"{stem}.{number}.gate_proj.weight"], tensors[f"{stem}.{number}.up_proj.weight"] = gate, up
+            elif stem.endswith(".experts"):
+                tensors |= {f"{stem}.{number}.{last}.weight": part for number, part in enumerate(value)}
+            else:
+                tensors[f"{stem}.{last}"] = value
+        return tensors
 
     def reload(self, folder: Path) -> None:
         """Read weights alone; what is computed from the config is passed over where it was stored."""
         ours = {stored_name(name): None for name, _ in self.model.named_buffers()}
-        load_tensors(stored_tensors(self.model), shard_files(folder), str(folder), lambda name: ours.get(name, name))
+        load_tensors(self.released_tensors(), shard_files(folder), str(folder), lambda name: ours.get(name, name))
 
     @classmethod
     def load(
@@ -404,10 +405,8 @@ class Qwen3OmniPolicy(OmniPolicy):
         with reading(folder, "not a complete Qwen3-Omni", kind=PolicyError):
             config = Qwen3OmniMoeConfig.from_dict(described)
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        policy = cls(_empty(config, dtype or thinker_dtype(folder)), tokenizer, speaker, talker_gradient)
-        policy.reload(folder)
-        policy.read_companions(folder)
-        policy.model.to(device)
+        policy = cls(cls.empty_model(config, dtype or thinker_dtype(folder)), tokenizer, speaker, talker_gradient)
+        policy.restore(folder, device)
         return policy
 
 
@@ -433,31 +432,3 @@ def _check_layout(config: Any, end: int, answer: list[int], question: list[int])
                           f"{predictor.vocab_size} and {wave.codebook_size} of each")  # fmt: skip
     if not 0 < talker.accept_hidden_layer < layers:
         raise PolicyError(f"talker_config.accept_hidden_layer is {talker.accept_hidden_layer}; the thinker has {layers} layers")
-
-
-def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the model's tensors under their released names; stacked experts [E, ...] as matrices that share their memory."""
-    tensors: dict[str, Tensor] = {}
-    for name, value in model.state_dict().items():
-        stem, _, last = stored_name(name).rpartition(".")
-        if last == "gate_up_proj":
-            for number, (gate, up) in enumerate(part.chunk(2) for part in value):
-                tensors[f"{stem}.{number}.gate_proj.weight"], tensors[f"{stem}.{number}.up_proj.weight"] = gate, up
-        elif stem.endswith(".experts"):
-            tensors |= {f"{stem}.{number}.{last}.weight": part for number, part in enumerate(value)}
-        else:
-            tensors[f"{stem}.{last}"] = value
-    return tensors
-
-
-def _empty(config: Any, dtype: torch.dtype) -> Any:
-    """Make the model without weights: `dtype`, but code2wav and what is computed from the config in float32."""
-    from transformers import Qwen3OmniMoeForConditionalGeneration
-    from transformers.initialization import no_init_weights
-    from transformers.modeling_utils import local_torch_dtype
-
-    with no_init_weights():
-        with local_torch_dtype(dtype):
-            released: Any = Qwen3OmniMoeForConditionalGeneration(config)
-        released.code2wav = type(released.code2wav)(config.code2wav_config)
-    return released.eval()

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from paras2s.audio.clip import Clip
 from paras2s.errors import PolicyError
@@ -41,9 +41,9 @@ from paras2s.policy.omni import (
 )
 from paras2s.policy.streams import Drawn, Reading, behind, drawn_by, one_of, roll, run_stack, score, stacked
 from paras2s.policy.types import NO_PARAMETERS, PolicySpec, Prompt, SampleRequest, Sampling, SlotSpec
-from paras2s.policy.weights import load_tensors, read_config, shard_files, write_tensors
+from paras2s.policy.weights import load_tensors, read_config, shard_files
 from paras2s.types import Block
-from paras2s.utils.io import reading, write_bytes, write_json
+from paras2s.utils.io import reading
 
 AUDIO_MARKS = ("<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>")
 # The makers': with another one the released model speaks less well.
@@ -187,6 +187,7 @@ class QwenOmniPolicy(OmniPolicy):
     """Thinker, then talker. One code path for `Qwen/Qwen2.5-Omni-7B`, `-3B` and for tiny instances of the same classes."""
 
     NAME = "Qwen2.5-Omni"
+    ARCHITECTURE, VOCODER = "Qwen2_5OmniForConditionalGeneration", "token2wav"
     SYSTEM = SYSTEM
 
     model: Qwen25Network
@@ -198,10 +199,13 @@ class QwenOmniPolicy(OmniPolicy):
             raise PolicyError(f"no speaker {speaker!r}; there are {', '.join(sorted(speakers))}")
         if not released.has_talker:
             raise PolicyError("this model has no talker (enable_audio_output is false), so it cannot speak")
-        self.config, self.speakers, self.voice = released.config, speakers, speakers[speaker]
+        self.config, self.voice = released.config, speakers[speaker]
         thinker = self.config.thinker_config
         placed = (thinker.audio_start_token_id, thinker.audio_token_id, thinker.audio_end_token_id)
         super().__init__(tokenizer, AUDIO_MARKS, dict(zip(AUDIO_MARKS, placed, strict=True)))
+        written = io.BytesIO()
+        torch.save(speakers, written)
+        self.companions[SPEAKERS_FILE] = written.getvalue()
         self.ids = OmniIds.read(self.config, self.special[END], int(self.voice["bos_token"]))
         self.model = Qwen25Network(released, self.ids, talker_gradient)
         self.spec = self._spec()
@@ -219,11 +223,6 @@ class QwenOmniPolicy(OmniPolicy):
             context_steps=min(text.max_position_embeddings, config.talker_config.max_position_embeddings),
             code_format=f"qwen2.5-omni-{self.ids.codes}@{rate_hz:g}",
         )  # fmt: skip
-
-    @property
-    def given_parts(self) -> tuple[nn.Module, ...]:
-        """See `OmniPolicy.given_parts`."""
-        return self.model.thinker.model.audio_tower, self.model.thinker.model.visual, self.model.token2wav
 
     @property
     def final_ids(self) -> dict[str, tuple[int, ...]]:
@@ -276,17 +275,9 @@ class QwenOmniPolicy(OmniPolicy):
             wave = token2wav(torch.from_numpy(codes.T).to(self.device), conditioning=speaker, reference_mel=mel)
         return Clip(wave.reshape(-1).float().cpu().numpy(), OUTPUT_RATE_HZ)
 
-    def save(self, folder: Path) -> None:
-        """Write the released layout: `thinker.*`, `talker.*`, `token2wav.*`, tokenizer, speakers; `config.json` comes last."""
-        self.refuse_adapters()
-        write_tensors(folder, {stored_name(name): value for name, value in self.model.state_dict().items()})
-        self.write_companions(folder)
-        speakers = io.BytesIO()
-        torch.save(self.speakers, speakers)
-        write_bytes(folder / SPEAKERS_FILE, speakers.getvalue())
-        dtype = str(self.model.thinker.lm_head.weight.dtype).removeprefix("torch.")
-        described = {**self.config.to_dict(), "architectures": ["Qwen2_5OmniForConditionalGeneration"], "dtype": dtype}
-        write_json(folder / "config.json", described)
+    def released_tensors(self) -> dict[str, Tensor]:
+        """See `OmniPolicy.released_tensors`."""
+        return {stored_name(name): value for name, value in self.model.state_dict().items()}
 
     def reload(self, folder: Path) -> None:
         """Read weights alone; what is computed from the config (rotary frequencies, filters) is passed over where stored."""
@@ -311,24 +302,6 @@ class QwenOmniPolicy(OmniPolicy):
             config = Qwen2_5OmniConfig.from_dict(described)
             tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
             speakers = torch.load(folder / SPEAKERS_FILE, weights_only=True, map_location="cpu")
-        policy = cls(empty_model(config, dtype or thinker_dtype(folder)), tokenizer, speakers, speaker, talker_gradient)
-        policy.reload(folder)
-        policy.read_companions(folder)
-        policy.model.to(device)
+        policy = cls(cls.empty_model(config, dtype or thinker_dtype(folder)), tokenizer, speakers, speaker, talker_gradient)
+        policy.restore(folder, device)
         return policy
-
-
-def empty_model(config: Any, dtype: torch.dtype) -> Any:
-    """Make the model without weights: `dtype`, but token2wav and what is computed from the config in float32.
-
-    `Module.to(dtype)` would also round the rotary frequencies, and a model made in bfloat16 has token2wav's filters in it.
-    """
-    from transformers import Qwen2_5OmniForConditionalGeneration, Qwen2_5OmniToken2WavModel
-    from transformers.initialization import no_init_weights
-    from transformers.modeling_utils import local_torch_dtype
-
-    with no_init_weights():
-        with local_torch_dtype(dtype):
-            released: Any = Qwen2_5OmniForConditionalGeneration(config)
-        released.token2wav = Qwen2_5OmniToken2WavModel(config.token2wav_config)
-    return released.eval()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from paras2s.errors import PolicyError
 from paras2s.policy.qwen3_omni import Qwen3OmniPolicy as Omni
-from paras2s.policy.qwen3_omni import stored_tensors, users_part
+from paras2s.policy.qwen3_omni import users_part
 from paras2s.policy.types import Prompt, SampleRequest, Sampling, Turn
 from paras2s.types import Block
 
@@ -258,7 +258,7 @@ def test_a_checkpoint_is_transformers_own(policy: Omni, tmp_path: Path) -> None:
 
 
 def test_stacked_experts_and_their_stored_matrices_are_the_same_memory(policy: Omni) -> None:
-    stored = stored_tensors(policy.model)
+    stored = policy.released_tensors()
     stacked = policy.model.state_dict()["talker.model.layers.0.mlp.experts.gate_up_proj"]
     up = stored["talker.model.layers.0.mlp.experts.2.up_proj.weight"]
     assert torch.equal(up, stacked[2, 12:])

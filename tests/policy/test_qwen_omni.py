@@ -389,7 +389,7 @@ def test_6_merged_saved_and_loaded_is_the_same_policy(tmp_path: Path) -> None:
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("omni")
     policy = tiny.tiny_qwen_omni()
-    policy.companions = {"preprocessor_config.json": b"{}"}
+    policy.companions["preprocessor_config.json"] = b"{}"
     policy.save(folder)
     return folder
 
