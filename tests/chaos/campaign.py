@@ -1,4 +1,4 @@
-"""The campaigns: damaged files, hostile words, judges that misbehave, kills, a long run; tables go to docs/reliability.md.
+"""The campaigns: damaged files, hostile words, judges that misbehave, kills, a cluster, a long run; all to docs/reliability.md.
 
 `python tests/chaos/campaign.py --out docs/reliability.md`, or `make chaos`; `--only input` and its siblings run one of them,
 and leave the page's other parts as they are. Every mutation comes from the seed, the reader and its number, so that a failure
@@ -24,6 +24,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parents[1])]
 
+from chaos.cluster import cluster_section, run_cluster  # noqa: E402
 from chaos.judges import judges_section, run_budgets, run_judges  # noqa: E402
 from chaos.kills import KillsResult, commit, kills_section, run_kills  # noqa: E402
 from chaos.long import long_section, run_long  # noqa: E402
@@ -143,6 +144,7 @@ PARTS = {
     "words": "## Hostile words",
     "judges": "## Judges that misbehave",
     "kills": "## Kills",
+    "cluster": "## Cluster",
     "long": "## Long",
     "found": "## Found and fixed",
 }
@@ -210,6 +212,11 @@ def main() -> None:
             folder = options.folder or Path(made)
             killed = run_kills(options.kills, seed, folder, minutes=options.minutes, jobs=options.jobs, tell=tell)
         failed |= bool(killed.failures)
+    if "cluster" in chosen:
+        with tempfile.TemporaryDirectory() as made:
+            cluster = run_cluster((options.folder or Path(made)).resolve())
+        parts["cluster"] = cluster_section(cluster)
+        failed |= bool(cluster.failures)
     if "long" in chosen:
         with tempfile.TemporaryDirectory() as made:
             lasted = run_long(options.steps, (options.folder or Path(made)).resolve())
