@@ -2,7 +2,8 @@
 
 What a machine holds is decided by its cores: the learner wants 3 and a machine of 4, a rollout worker 2, a reward worker 1.
 
-Not covered: the loss of the head, networks that are slow or split, storage that machines share (here it is one disk).
+Not covered: the loss of the head, storage that machines share (here it is one disk). Networks that lose packets or are cut,
+slow machines and other clocks: `chaos/cluster.py`.
 """
 
 from __future__ import annotations
