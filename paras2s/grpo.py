@@ -3,10 +3,10 @@
     choose prompts -> sample groups of answers -> score them -> update the policy -> push its weights -> evaluate
 
 The same loop serves synchronous and asynchronous (off-policy) runs. `align.max_staleness` is the number of updates by which
-the weights that sampled an answer may be behind. At 0 (the default) each step waits for its own answers. Above 0 the next
-batches are sampled and scored while the learner updates; set `align.objective.tis_cap` as well, which corrects for the
-older weights token by token. On shared cores leave it at 0: overlapping slows both sides. A resumed run samples its pending
-batches again, with its checkpoint's weights.
+the weights that sampled an answer may be behind the learner's. At 0 (the default) each step waits for its own answers. Above 0
+the next batches are sampled and scored while the learner updates; set `align.objective.tis_cap` as well, which corrects for
+the older weights token by token. Where workers share CPU cores leave it at 0: sampling slows the learner, and the reverse. A
+resumed run samples its pending batches again, with its checkpoint's weights.
 
 With `distill.refresh_every` the loop stops after every n-th update, where a checkpoint is always due, and its workers are
 shut down; the reward model is trained again with the newest answers added (`pipeline/refresh.py`), and the loop goes on
@@ -14,7 +14,8 @@ from the checkpoint, as a resumed run does. No answer is sampled ahead of such a
 whose rewards have no spread are replaced before the update. With `align.preferences` the loop takes recorded answers in place
 of sampled ones, and updates by DPO or KTO (`train/preference.py`).
 
-The parts of the loop are in `align/`: the job, answers sampled ahead, dynamic sampling, evaluation, checkpoints, the clock.
+The parts of the loop are in `align/`: the job (a run's inputs and due dates), answers sampled ahead, dynamic sampling (which
+decides what "no spread" is), evaluation, checkpoints, and the clock, which logs the seconds of each phase.
 Loss, advantages and the KL penalty are in `train/algorithms/`, and the learner computes them in `workers.update`.
 One machine: `paras2s align CONFIG`. A cluster: set `align.workers.ray_address`. Not implemented: several updates on one
 batch (`num_iterations` in TRL).
@@ -42,7 +43,7 @@ def train_grpo(job: GRPOJob, resume: bool) -> None:
     """Move the SFT policy toward its better answers; the aligned policy is then in the run folder.
 
     Raises:
-        ConfigError: the cluster does not hold the run's workers, or the disk its checkpoints.
+        ConfigError: the cluster has no room for the run's workers, or the disk for its checkpoints.
         PolicyError: too many unscored answers, a loss that is not finite, or a worker that could not be kept alive.
     """
     checkpoint = latest_checkpoint(job.checkpoints) if resume else None
@@ -73,14 +74,14 @@ def train_until_stop(job: GRPOJob, checkpoint: Path | None, announce: bool) -> i
             if job.preferences is not None:
                 with clock.phase("update"):
                     batch = job.preferences.batch(step, config.sampling.queries_per_step, run.config.seed)
-                    metrics = workers.learn(batch, job.anchored(step))
+                    metrics = workers.learn(batch, job.anchor_batch(step))
                 with clock.phase("sync"):
                     workers.sync(step + 1)
             else:
                 with clock.phase("answers"):
                     answers = resample(workers, job, next(batches))
                 with clock.phase("update"):
-                    metrics, advantages = workers.update(answers, job.anchored(step))
+                    metrics, advantages = workers.update(answers, job.anchor_batch(step))
                 with clock.phase("sync"):
                     workers.sync(step + 1)
                     keeper.keep(step, answers.rollouts, answers.rewards, advantages)
@@ -97,7 +98,7 @@ def train_until_stop(job: GRPOJob, checkpoint: Path | None, announce: bool) -> i
 
 @contextmanager
 def open_workers(job: GRPOJob, checkpoint: Path | None) -> Iterator[Orchestrator]:
-    """Open the run's workers and encode all prompts."""
+    """Open the run's workers; they encode prompts, demonstrations and recorded preferences that are not encoded yet."""
     run = job.run
     with open_orchestrator(run.config, run.sft_dir.resolve(), run.reward_setup(updates_of(checkpoint)), checkpoint) as workers:
         for name, prompts in (("prompts encoded", job.prompts), ("validation encoded", job.validation_prompts)):

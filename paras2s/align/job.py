@@ -102,7 +102,7 @@ class GRPOJob:
         """Return whether validation queries are sampled after this step."""
         return len(self.validation_prompts) > 0 and self.config.evaluates_after(step)
 
-    def anchored(self, step: int) -> tuple[Example, ...]:
+    def anchor_batch(self, step: int) -> tuple[Example, ...]:
         """Return the demonstrations of an update's anchor; () for an update without it."""
         if self.demonstrations is None:
             return ()

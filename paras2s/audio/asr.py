@@ -18,6 +18,7 @@ import re
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -255,7 +256,11 @@ def _recogniser(model: str) -> _Recogniser:
     files = _second_files() if model == SECOND else None
     advice = "; give 'tiny', 'base', a folder of a CTranslate2 model, or the name of a local one"
     with reading(f"Whisper model {model!r}", "cannot be loaded", advice, AssetError):
-        return _Recogniser(WhisperModel(source, device="cpu", compute_type="int8", cpu_threads=THREADS, files=files))
+        load = functools.partial(WhisperModel, source, device="cpu", compute_type="int8", cpu_threads=THREADS, files=files)
+        # CTranslate2 sets OpenMP's threads of the thread that loads a model, and torch's are the same: what the caller computes
+        # afterwards would be slower, and rounded otherwise than in a run that finds all words in its cache.
+        with ThreadPoolExecutor(1) as apart:
+            return _Recogniser(apart.submit(load).result())
 
 
 def _second_files() -> dict[str, bytes]:

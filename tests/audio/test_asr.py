@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from outside import LIBRISPEECH
 
 from paras2s.audio import asr
@@ -188,6 +189,18 @@ def test_the_recogniser_has_one_thread_whatever_the_machine(monkeypatch: pytest.
     monkeypatch.setattr(asr, "_Recogniser", lambda whisper: whisper)
     asr._recogniser.__wrapped__(asr.EMBEDDED)
     assert given[0]["cpu_threads"] == 1
+
+
+def test_a_recogniser_leaves_torch_its_threads(clips: list[Clip]) -> None:
+    """CTranslate2 and torch share OpenMP: whoever has transcribed would compute by one thread from then on."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        asr._recogniser.cache_clear()
+        asr.transcribe(clips[:1])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_normalise_keeps_letters_and_apostrophes() -> None:
