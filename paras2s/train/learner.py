@@ -168,7 +168,7 @@ class Learner:
         if anchor is None or anchor.adaptive is None or not anchor.weight:
             return anchor, None
         share = next_rl_share(anchor.adaptive, rewards, self.rl_share)
-        return anchor.model_copy(update={"weight": anchor.weight * (1 - share)}), share
+        return anchor.times(1 - share), share
 
     def _update(
         self,

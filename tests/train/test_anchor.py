@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from tiny.dual_stream import small_config, small_model, small_policy, small_rollouts
 from tiny.learner import GROUP, STEPS, Demonstrations, examples, make_prompts, rewards_of
 from tiny.settings import align_config
@@ -81,6 +82,19 @@ def test_its_value_by_hand() -> None:
     assert row["anchor_loss_text"] == pytest.approx(text, abs=1e-10)
     assert row["anchor_loss_audio"] == pytest.approx(audio, abs=1e-10)
     assert row["anchor_loss"] == pytest.approx(0.25 * (text + audio), abs=1e-10)
+
+
+def test_a_weight_of_the_text_by_hand() -> None:
+    config = AnchorConfig(weight=3.0, streams="both", text_weight=0.75)
+    assert config.weights == (0.75, 3.0)
+    assert config.times(0.5).weights == (0.375, 1.5)
+    assert AnchorConfig(weight=3.0, streams="both").times(0.5).weights == (1.5, 1.5)
+
+
+@pytest.mark.parametrize("given", [{"streams": "audio"}, {"streams": "text"}, {"streams": "both", "weight": 0.0}])
+def test_a_weight_of_the_text_that_nothing_would_read_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="text_weight is for `streams: both` and a weight above 0"):
+        AnchorConfig(text_weight=0.75, **given)
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,7 @@ class AnchorConfig(Section):
 
     weight: float = Field(1.0, ge=0, description="weight of the SFT loss beside the policy gradient; 0: off")
     streams: Literal["audio", "text", "both"] = Field("audio", description="streams whose likelihood the loss raises")
+    text_weight: float | None = Field(None, gt=0, description="with `streams: both`, the text stream's weight; None: `weight`")
     every: int = Field(1, ge=1, description="add the loss to every n-th update")
     demonstrations: int = Field(16, ge=1, description="demonstrations in an update")
     adaptive: AdaptiveConfig | None = Field(
@@ -120,10 +121,22 @@ class AnchorConfig(Section):
             raise ValueError("adaptive shares out every update; leave `every` at 1, or adaptive at null")
         return self
 
+    @model_validator(mode="after")
+    def _weighs_two_streams(self) -> AnchorConfig:
+        if self.text_weight is not None and (self.streams != "both" or not self.weight):
+            raise ValueError("text_weight is for `streams: both` and a weight above 0; leave it out")
+        return self
+
     @property
     def weights(self) -> tuple[float, float]:
         """Weights of the text loss and the audio loss."""
-        return self.weight * (self.streams != "audio"), self.weight * (self.streams != "text")
+        text = self.weight if self.text_weight is None else self.text_weight
+        return text * (self.streams != "audio"), self.weight * (self.streams != "text")
+
+    def times(self, share: float) -> AnchorConfig:
+        """Return the anchor with a share of its weights."""
+        text = None if self.text_weight is None else self.text_weight * share
+        return self.model_copy(update={"weight": self.weight * share, "text_weight": text})
 
 
 class SelfDistillConfig(Section):
