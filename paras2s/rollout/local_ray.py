@@ -7,6 +7,7 @@ session is in a folder of its own, which is removed with the process.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import re
@@ -36,6 +37,10 @@ TRIES = 3
 LONGEST_FOLDER = 40
 SESSION = re.compile(r"p2s-ray-(\d+)-\w+")
 WATCHED_EVERY_S = 1.0
+# Without these processes of Ray nothing goes on.
+VITAL = ("gcs_server", "raylet")
+# Ray itself ends most starts that fail, and they are tried again.
+START_PATIENCE_S = 10.0
 
 
 def start_ray(address: str | None, cpus: int = 0) -> None:
@@ -95,7 +100,8 @@ def _start_here(cpus: int) -> None:
         # Else Ray writes a token into the home folder, for everyone to read.
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     for tried in range(1, TRIES + 1):
-        folder = session_folder()
+        folder, started = session_folder(), threading.Event()
+        threading.Thread(target=watch_start, args=(started, folder), daemon=True).start()
         try:
             # Actors take turns on the cores, so more actors than cores do no harm.
             ray.init(
@@ -121,6 +127,8 @@ def _start_here(cpus: int) -> None:
             atexit.register(_end, folder)
             threading.Thread(target=watch_ray, args=(_node(), folder), daemon=True).start()
             return
+        finally:
+            started.set()
 
 
 def session_folder() -> Path:
@@ -154,19 +162,56 @@ def _node() -> Any:
     return ray._private.worker._global_node
 
 
+def watch_start(started: threading.Event, folder: Path) -> None:
+    """Watch Ray's processes while Ray starts; where one has ended and Ray goes on waiting for it, end this process.
+
+    Ray waits for its head process for a minute, and then ends this process with 1 and a page of its own state.
+    """
+    seen: dict[Any, str] = {}
+    while not started.wait(WATCHED_EVERY_S):
+        seen |= vital_processes()
+        # Nobody waits for one that has ended while Ray starts.
+        ended = [name for process, name in seen.items() if not process.is_running() or process.status() == "zombie"]
+        if ended and not started.wait(START_PATIENCE_S):
+            end_with_ray(ended, seen, folder)
+
+
 def watch_ray(node: Any, folder: Path) -> None:
-    """Watch the processes of a local Ray: where one has ended, say so and end this process.
+    """Watch the processes of a local Ray; where one has ended, end this process.
 
     Ray itself waits for a minute and then ends it by a page of its own state; an exception would not get through its calls.
     """
+    vital = vital_processes()
     # An orderly end disconnects first.
     while ray.is_initialized() and node is _node():
         ended = [str(name) for name, _ in node.dead_processes()]
         # Asked again: an orderly end may have begun in between.
         if ended and ray.is_initialized():
-            names = " and ".join(ended)
-            print(f"paras2s: Ray's process {names} has ended (killed, or out of memory); {RESUME}", file=sys.stderr, flush=True)
             node.kill_all_processes(check_alive=False)
-            shutil.rmtree(folder, ignore_errors=True)
-            os._exit(2)
+            end_with_ray(ended, vital, folder)
         time.sleep(WATCHED_EVERY_S)
+
+
+def vital_processes() -> dict[Any, str]:
+    """Return the vital processes of Ray that this process has started, and their names."""
+    # Ray brings it along.
+    import psutil
+
+    named = {process: process.name() for process in psutil.Process().children()}
+    return {process: name for process, name in named.items() if name in VITAL}
+
+
+def end_with_ray(ended: Iterable[str], vital: Iterable[Any], folder: Path) -> None:
+    """Say which processes of Ray have ended, end the others, remove their folder, and end this process with 2."""
+    import psutil
+
+    names = " and ".join(ended)
+    print(f"paras2s: Ray's process {names} has ended (killed, or out of memory); {RESUME}", file=sys.stderr, flush=True)
+    pids = {str(process.pid) for process in vital}
+    # Workers end with their raylet; its agents wait for the head for a minute more.
+    for process in psutil.process_iter(["environ"]):
+        if str(process.pid) in pids or (process.info["environ"] or {}).get("RAY_RAYLET_PID") in pids:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(2)
