@@ -39,6 +39,8 @@ SESSION = re.compile(r"p2s-ray-(\d+)-\w+")
 WATCHED_EVERY_S = 1.0
 # Without these processes of Ray nothing goes on.
 VITAL = ("gcs_server", "raylet")
+# Beginnings of the names of Ray's processes; agents are Python at first.
+RAYS = ("gcs_server", "raylet", "ray::", "python")
 # Ray itself ends most starts that fail, and they are tried again.
 START_PATIENCE_S = 10.0
 
@@ -150,7 +152,24 @@ def remove_abandoned(folders: Iterable[Path]) -> None:
     for folder in folders:
         named = SESSION.fullmatch(folder.name)
         if named and not os.path.exists(f"/proc/{named[1]}") and os.path.exists("/proc/self"):
+            end_processes(folder)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def end_processes(folder: Path) -> None:
+    """Kill the processes of Ray that hold files of a session folder open, but this one.
+
+    Workers end with their raylet, and agents wait for a killed head for a minute more. They are not known by their environment,
+    which Ray overwrites with their names.
+    """
+    # Ray brings it along.
+    import psutil
+
+    for process in psutil.process_iter(["name"]):
+        with contextlib.suppress(psutil.Error):
+            rays = process.info["name"].startswith(RAYS) and process.pid != os.getpid()
+            if rays and any(Path(file.path).is_relative_to(folder) for file in process.open_files()):
+                process.kill()
 
 
 def _end(folder: Path) -> None:
@@ -170,10 +189,10 @@ def watch_start(started: threading.Event, folder: Path) -> None:
     seen: dict[Any, str] = {}
     while not started.wait(WATCHED_EVERY_S):
         seen |= vital_processes()
-        # Nobody waits for one that has ended while Ray starts.
+        # Ended processes stay in the list until their exit status is read, which Ray does not do while it starts.
         ended = [name for process, name in seen.items() if not process.is_running() or process.status() == "zombie"]
         if ended and not started.wait(START_PATIENCE_S):
-            end_with_ray(ended, seen, folder)
+            end_with_ray(ended, folder)
 
 
 def watch_ray(node: Any, folder: Path) -> None:
@@ -181,37 +200,28 @@ def watch_ray(node: Any, folder: Path) -> None:
 
     Ray itself waits for a minute and then ends it by a page of its own state; an exception would not get through its calls.
     """
-    vital = vital_processes()
     # An orderly end disconnects first.
     while ray.is_initialized() and node is _node():
         ended = [str(name) for name, _ in node.dead_processes()]
         # Asked again: an orderly end may have begun in between.
         if ended and ray.is_initialized():
             node.kill_all_processes(check_alive=False)
-            end_with_ray(ended, vital, folder)
+            end_with_ray(ended, folder)
         time.sleep(WATCHED_EVERY_S)
 
 
 def vital_processes() -> dict[Any, str]:
     """Return the vital processes of Ray that this process has started, and their names."""
-    # Ray brings it along.
     import psutil
 
     named = {process: process.name() for process in psutil.Process().children()}
     return {process: name for process, name in named.items() if name in VITAL}
 
 
-def end_with_ray(ended: Iterable[str], vital: Iterable[Any], folder: Path) -> None:
+def end_with_ray(ended: Iterable[str], folder: Path) -> None:
     """Say which processes of Ray have ended, end the others, remove their folder, and end this process with 2."""
-    import psutil
-
     names = " and ".join(ended)
     print(f"paras2s: Ray's process {names} has ended (killed, or out of memory); {RESUME}", file=sys.stderr, flush=True)
-    pids = {str(process.pid) for process in vital}
-    # Workers end with their raylet; its agents wait for the head for a minute more.
-    for process in psutil.process_iter(["environ"]):
-        if str(process.pid) in pids or (process.info["environ"] or {}).get("RAY_RAYLET_PID") in pids:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+    end_processes(folder)
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(2)

@@ -17,7 +17,7 @@ import pytest
 from pipeline.test_warmup import demonstrations
 from tiny.dual_stream import small_config, small_model, small_policy
 
-from chaos.kills import differences
+from chaos.kills import differences, without_tracker
 from paras2s.configs.schema.run import RunConfig
 from paras2s.pipeline import warmup
 from paras2s.run import Run
@@ -91,3 +91,14 @@ def test_what_differs_is_seen_and_times_are_not(tmp_path: Path) -> None:
     assert differences(one, other) == [
         "b: missing", "a: not of the undisturbed run", "sub/model.json: differs",
     ]  # fmt: skip
+
+
+def test_only_the_tracebacks_of_a_killed_tracker_are_passed_over() -> None:
+    head = "Traceback (most recent call last):\n"
+    tracker = head + (
+        '  File "/usr/lib/python3.11/multiprocessing/resource_tracker.py", line 239, in main\n'
+        "    cache[rtype].remove(name)\nKeyError: '/loky-27281-mamu8jhy'\n"
+    )
+    assert without_tracker(f"one\n{tracker}{tracker}two\n") == "one\n\n\ntwo\n"
+    ours = head + '  File "/x/paras2s/run.py", line 1, in open\nKeyError: 1\n'
+    assert without_tracker(tracker + ours) == "\n" + ours
