@@ -5,7 +5,9 @@ Not covered: policies, which tests/policy/test_contract.py adds, and a package t
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,18 +23,18 @@ from paras2s.cli.app import app
 from paras2s.cli.own_benchmarks import GROUP as BENCHMARKS
 from paras2s.configs.schema.curation import TTS_ENGINES, TTS_GROUP, SynthesisVoice
 from paras2s.configs.schema.endpoints import EndpointConfig
-from paras2s.configs.schema.judges import JUDGE_GROUP
+from paras2s.configs.schema.judges import FILE_KINDS, JUDGE_GROUP
 from paras2s.configs.schema.run import SOURCE_GROUP, SOURCE_KINDS, RewardConfig, RewardSourceConfig
 from paras2s.data_gen.tts.base import Line, synthesise_all
 from paras2s.data_gen.tts.engines import ENGINES, open_engine, unknown_option
 from paras2s.errors import ConfigError
 from paras2s.reward.blueprint.extract import ENTRY_POINT, build_blueprints, make_extractors
-from paras2s.reward.judges.registry import open_judge, open_scoring_judge
+from paras2s.reward.judges.registry import BY_CLASS, open_judge, open_scoring_judge
 from paras2s.reward.reward_model.teachers import JudgeTeacher, TeacherRequest
 from paras2s.reward.sources.base import GivenAnswer, Group, RewardQuestion
 from paras2s.reward.sources.composite import MAKERS, CompositeReward, RewardSetup
 
-MODULE = "parts_of_mine"
+ROOT, MODULE = Path(__file__).resolve().parents[1], "parts_of_mine"
 TEMPLATE = '''
 import numpy as np
 import typer
@@ -151,6 +153,25 @@ def test_a_judge(names: dict[str, str], tmp_path: Path) -> None:
     assert "3.5" in CliRunner().invoke(app, command).output
     pair = ["judge", "pair", str(tmp_path / "0.wav"), str(tmp_path / "1.wav"), "--instruction", "Hello?", "--judge", name]
     assert '"label": "1"' in CliRunner().invoke(app, [*pair, "--json"]).output
+
+
+def test_a_judge_that_is_shipped(names: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BY_CLASS, "brief", f"{MODULE}:Brevity")
+    (tmp_path / "brief.yaml").write_text("kind: brief\noptions: {best: 4.5}\n")
+    with pytest.raises(ConfigError, match="no kind of judge 'brief'"):
+        open_judge(tmp_path / "brief.yaml")
+    monkeypatch.setattr("paras2s.configs.schema.judges.FILE_KINDS", (*FILE_KINDS, "brief"))
+    assert open_judge(tmp_path / "brief.yaml").score("Hello?", clip(1.0)).score == 3.5
+
+
+def test_every_table_that_contributing_names_exists() -> None:
+    rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    named = re.findall(r"`([A-Z_]+)` in `([\w/]+)\.py`", "\n".join(rows))
+    assert len(named) >= 8
+    for name, path in named:
+        assert hasattr(importlib.import_module("paras2s." + path.replace("/", ".")), name), f"{name} in {path}"
+    for path in re.findall(r"`(tests/[\w/]+\.py|tools/\w+\.py)`", "\n".join(rows)):
+        assert (ROOT / path).is_file(), path
 
 
 def test_a_judge_that_teaches_and_rewards(names: dict[str, str], tmp_path: Path) -> None:
