@@ -189,8 +189,7 @@ def watch_start(started: threading.Event, folder: Path) -> None:
     seen: dict[Any, str] = {}
     while not started.wait(WATCHED_EVERY_S):
         seen |= vital_processes()
-        # Ended processes stay in the list until their exit status is read, which Ray does not do while it starts.
-        ended = [name for process, name in seen.items() if not process.is_running() or process.status() == "zombie"]
+        ended = [name for process, name in seen.items() if has_ended(process)]
         if ended and not started.wait(START_PATIENCE_S):
             end_with_ray(ended, folder)
 
@@ -214,8 +213,22 @@ def vital_processes() -> dict[Any, str]:
     """Return the vital processes of Ray that this process has started, and their names."""
     import psutil
 
-    named = {process: process.name() for process in psutil.Process().children()}
-    return {process: name for process, name in named.items() if name in VITAL}
+    vital: dict[Any, str] = {}
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if (name := process.name()) in VITAL:
+                vital[process] = name
+    return vital
+
+
+def has_ended(process: Any) -> bool:
+    """Return whether a process has ended, be its exit status read or not; Ray reads none while it starts."""
+    import psutil
+
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def end_with_ray(ended: Iterable[str], folder: Path) -> None:
