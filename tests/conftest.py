@@ -17,8 +17,8 @@ HERE = Path(__file__).parent
 ON_RAY = frozenset(
     {
         *("test_cli", "test_cluster", "test_curation_cli", "test_distill_cli", "test_distill_scale", "test_drivers"),
-        *("test_judging_cli", "test_ray_actors", "test_released_families", "test_released_policy", "test_speak_workers"),
-        *("test_minimind_cli", "test_reward_refresh", "test_vllm_engine", "test_vllm_worker"),
+        *("test_judging_cli", "test_local_ray_ends", "test_ray_actors", "test_released_families", "test_released_policy"),
+        *("test_minimind_cli", "test_reward_refresh", "test_speak_workers", "test_vllm_engine", "test_vllm_worker"),
     }
 )
 # Processes that tests start, Ray's workers among them, import tests/tiny as well.

@@ -323,6 +323,8 @@ class OmniPolicy(Policy):
         with no_init_weights():
             with local_torch_dtype(dtype):
                 released: Any = getattr(transformers, cls.ARCHITECTURE)(config)
-            vocoder = type(getattr(released, cls.VOCODER))
-            setattr(released, cls.VOCODER, vocoder(getattr(config, f"{cls.VOCODER}_config")))
+            # A model without a talker has none; whoever reads it says so.
+            if released.has_talker:
+                vocoder = type(getattr(released, cls.VOCODER))
+                setattr(released, cls.VOCODER, vocoder(getattr(config, f"{cls.VOCODER}_config")))
         return released.eval()

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ WATCHED_EVERY_S = 1.0
 VITAL = ("gcs_server", "raylet")
 # Beginnings of the names of Ray's processes; agents are Python at first.
 RAYS = ("gcs_server", "raylet", "ray::", "python")
-# Ray itself ends most starts that fail, and they are tried again.
-START_PATIENCE_S = 10.0
+# Most starts that fail are ended by Ray itself after half a minute, and tried again.
+START_PATIENCE_S = 35.0
 
 
 def start_ray(address: str | None, cpus: int = 0) -> None:
@@ -103,7 +103,7 @@ def _start_here(cpus: int) -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     for tried in range(1, TRIES + 1):
         folder, started = session_folder(), threading.Event()
-        threading.Thread(target=watch_start, args=(started, folder), daemon=True).start()
+        threading.Thread(target=watch_start, args=(started, folder, vital_processes()), daemon=True).start()
         try:
             # Actors take turns on the cores, so more actors than cores do no harm.
             ray.init(
@@ -118,7 +118,9 @@ def _start_here(cpus: int) -> None:
                 _temp_dir=str(folder),
             )
         except Exception as error:
+            started.set()
             ray.shutdown()
+            end_processes(folder)
             shutil.rmtree(folder, ignore_errors=True)
             if tried == TRIES:
                 raise ConfigError(
@@ -165,15 +167,18 @@ def end_processes(folder: Path) -> None:
     # Ray brings it along.
     import psutil
 
+    # Open files have their real names.
+    folder = folder.resolve()
     for process in psutil.process_iter(["name"]):
         with contextlib.suppress(psutil.Error):
-            rays = process.info["name"].startswith(RAYS) and process.pid != os.getpid()
+            rays = (process.info["name"] or "").lower().startswith(RAYS) and process.pid != os.getpid()
             if rays and any(Path(file.path).is_relative_to(folder) for file in process.open_files()):
                 process.kill()
 
 
 def _end(folder: Path) -> None:
     ray.shutdown()
+    end_processes(folder)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -181,14 +186,14 @@ def _node() -> Any:
     return ray._private.worker._global_node
 
 
-def watch_start(started: threading.Event, folder: Path) -> None:
-    """Watch Ray's processes while Ray starts; where one has ended and Ray goes on waiting for it, end this process.
+def watch_start(started: threading.Event, folder: Path, others: Mapping[Any, str]) -> None:
+    """Watch Ray's processes, but for `others` of earlier starts, while Ray starts; end this process where Ray waits in vain.
 
     Ray waits for its head process for a minute, and then ends this process with 1 and a page of its own state.
     """
     seen: dict[Any, str] = {}
     while not started.wait(WATCHED_EVERY_S):
-        seen |= vital_processes()
+        seen |= {process: name for process, name in vital_processes().items() if process not in others}
         ended = [name for process, name in seen.items() if has_ended(process)]
         if ended and not started.wait(START_PATIENCE_S):
             end_with_ray(ended, folder)
@@ -214,10 +219,11 @@ def vital_processes() -> dict[Any, str]:
     import psutil
 
     vital: dict[Any, str] = {}
-    for process in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):
-            if (name := process.name()) in VITAL:
-                vital[process] = name
+    with contextlib.suppress(psutil.Error):
+        for process in psutil.Process().children():
+            with contextlib.suppress(psutil.Error):
+                if (name := process.name()) in VITAL:
+                    vital[process] = name
     return vital
 
 
@@ -234,7 +240,9 @@ def has_ended(process: Any) -> bool:
 def end_with_ray(ended: Iterable[str], folder: Path) -> None:
     """Say which processes of Ray have ended, end the others, remove their folder, and end this process with 2."""
     names = " and ".join(ended)
-    print(f"paras2s: Ray's process {names} has ended (killed, or out of memory); {RESUME}", file=sys.stderr, flush=True)
-    end_processes(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    os._exit(2)
+    try:
+        print(f"paras2s: Ray's process {names} has ended (killed, or out of memory); {RESUME}", file=sys.stderr, flush=True)
+        end_processes(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os._exit(2)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -62,6 +63,8 @@ class Network:
     """Two namespaces with a cable between them."""
 
     def __enter__(self) -> Network:
+        # Of a campaign that was killed.
+        self.__exit__()
         for name in ADDRESSES:
             sh("ip", "netns", "add", name)
         sh("ip", "link", "add", "cable-a", "netns", FIRST, "type", "veth", "peer", "name", "cable-b", "netns", SECOND)
@@ -72,10 +75,12 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
+        existing = sh("ip", "netns", "list").split()
         for name in ADDRESSES:
-            for pid in pids_on(name):
-                send(pid, signal.SIGKILL)
-            sh("ip", "netns", "del", name)
+            if name in existing:
+                for pid in pids_on(name):
+                    send(pid, signal.SIGKILL)
+                sh("ip", "netns", "del", name)
 
 
 def pids_on(machine: str) -> list[int]:
@@ -121,6 +126,9 @@ class Cluster:
 
     folder: Path
     ended: threading.Event
+    # What shows that the disturbance took place, and the errors of its thread.
+    effects: list[str] = field(default_factory=list)
+    errors: list[BaseException] = field(default_factory=list)
 
     def wait(self, seconds: float) -> bool:
         """Wait; return whether the run has not ended."""
@@ -132,24 +140,11 @@ def lose_packets(cluster: Cluster, percent: int = 10) -> None:
     nft = ("ip", "netns", "exec", SECOND, "nft")
     sh(*nft, "add", "table", "inet", "chaos")
     sh(*nft, "add", "chain", "inet", "chaos", "input", "{ type filter hook input priority 0; }")
-    sh(
-        *nft,
-        "add",
-        "rule",
-        "inet",
-        "chaos",
-        "input",
-        "iif",
-        "!=",
-        "lo",
-        "numgen",
-        "random",
-        "mod",
-        "100",
-        "<",
-        str(percent),
-        "drop",
-    )
+    dropped = ("iif", "!=", "lo", "numgen", "random", "mod", "100", "<", str(percent), "counter", "drop")
+    sh(*nft, "add", "rule", "inet", "chaos", "input", *dropped)
+    while cluster.wait(0.2):
+        packets = re.search(r"counter packets (\d+)", sh(*nft, "list", "table", "inet", "chaos"))
+        cluster.effects[:] = [f"{packets[1]} packets lost"] if packets and packets[1] != "0" else []
 
 
 def pull_the_cable(cluster: Cluster) -> None:
@@ -163,24 +158,34 @@ def pull_the_cable(cluster: Cluster) -> None:
 def cut_the_cable(cluster: Cluster) -> None:
     """Cut the network for good."""
     sh("ip", "-n", FIRST, "link", "set", "cable-a", "down")
+    assert "state DOWN" in sh("ip", "-n", FIRST, "link", "show", "cable-a")
+    cluster.effects.append("cut")
 
 
 def slow_down(cluster: Cluster) -> None:
-    """Let the second machine's processes run for a tenth of the time."""
-    stopped: list[int] = []
+    """Let the second machine's processes run for about a tenth of the time."""
+    ran_s, begun = 0.0, time.monotonic()
     while cluster.wait(0.01):
-        stopped = pids_on(SECOND)
-        for pid in stopped:
+        ran_s += 0.01
+        # The processes go on while they are listed.
+        listed = time.monotonic()
+        pids = pids_on(SECOND)
+        for pid in pids:
             send(pid, signal.SIGSTOP)
-        cluster.wait(0.09)
-        for pid in stopped:
+        ran_s += (listing_s := time.monotonic() - listed)
+        cluster.wait(9 * (0.01 + listing_s))
+        for pid in pids:
             send(pid, signal.SIGCONT)
+    share = ran_s / (time.monotonic() - begun)
+    cluster.effects.extend([f"ran {share:.0%} of the time"] if share < 0.15 else [])
 
 
 def leave(cluster: Cluster) -> None:
     """Kill all of the second machine's processes."""
-    for pid in pids_on(SECOND):
+    pids = pids_on(SECOND)
+    for pid in pids:
         send(pid, signal.SIGKILL)
+    cluster.effects.extend([f"{len(pids)} processes killed"] if len(pids) > 3 else [])
 
 
 def leave_and_join(cluster: Cluster) -> None:
@@ -190,8 +195,23 @@ def leave_and_join(cluster: Cluster) -> None:
         start_ray(SECOND, cluster.folder)
 
 
+def show_the_clock(cluster: Cluster) -> None:
+    """Leave the machines alone; the second one's Ray has said at its start what time it is there."""
+    hours = set(re.findall(r"(?m)^(\d{4}-\d\d-\d\d \d\d)", (cluster.folder / "ray.txt").read_text(errors="replace")))
+    cluster.effects.extend([f"clocks say {' and '.join(sorted(hours))}"] if len(hours) > 1 else [])
+
+
 def nothing(cluster: Cluster) -> None:
     """Leave the machines alone."""
+    cluster.effects.append("nothing")
+
+
+def guarded(disturbance: Disturbance, cluster: Cluster) -> None:
+    """Disturb the cluster; keep an error for the thread that waits for the run."""
+    try:
+        disturbance.start(cluster)
+    except BaseException as error:
+        cluster.errors.append(error)
 
 
 @dataclass(frozen=True)
@@ -209,8 +229,8 @@ DISTURBANCES = {
     "the network is cut for 2 s of every 3": Disturbance(pull_the_cable),
     "the network is cut for good": Disturbance(cut_the_cable, lost=True),
     "a machine is ten times slower": Disturbance(slow_down),
-    "a machine's clock is three days ahead": Disturbance(nothing, ahead_s=3 * 86_400),
-    "a machine's clock is an hour behind": Disturbance(nothing, ahead_s=-3_600),
+    "a machine's clock is three days ahead": Disturbance(show_the_clock, ahead_s=3 * 86_400),
+    "a machine's clock is an hour behind": Disturbance(show_the_clock, ahead_s=-3_600),
     "a machine leaves": Disturbance(leave, lost=True),
     "a machine leaves, and joins again": Disturbance(leave_and_join, lost=True),
 }
@@ -226,7 +246,7 @@ def run_under(folder: Path, disturbance: Disturbance) -> float:
     """Run the tiny job on a new cluster under a disturbance; return the seconds.
 
     Raises:
-        AssertionError: the run did not end well, or a process of the cluster is left.
+        AssertionError: the run did not end well, or was not disturbed.
     """
     folder.mkdir(parents=True)
     clock: dict[str, str] = {}
@@ -244,13 +264,18 @@ def run_under(folder: Path, disturbance: Disturbance) -> float:
         try:
             while driver.poll() is None and steps_of(folder / "run") < AFTER_STEPS and time.monotonic() < started + LONGEST_S:
                 time.sleep(0.05)
-            troubles = threading.Thread(target=disturbance.start, args=(cluster,))
+            assert driver.poll() is None, f"ended undisturbed: {(folder / 'said.txt').read_text(errors='replace')[-300:]!r}"
+            troubles = threading.Thread(target=guarded, args=(disturbance, cluster))
             troubles.start()
             code = driver.wait(LONGEST_S)
         finally:
             cluster.ended.set()
             if troubles.ident is not None:
                 troubles.join(GONE_WITHIN_S)
+        if cluster.errors:
+            raise AssertionError(f"the disturbance failed: {cluster.errors[0]!r}")
+        assert cluster.effects, "the disturbance had no effect"
+        print(f"  {cluster.effects[0]}", file=sys.stderr, flush=True)
         assert code == 0, f"ended with {code}: {(folder / 'said.txt').read_text(errors='replace')[-300:]!r}"
         return time.monotonic() - started
 

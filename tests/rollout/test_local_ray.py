@@ -1,6 +1,6 @@
 """Ray on this machine: a failed start is tried again and told in one line, session folders are short and do not stay.
 
-Not covered: real sockets (tests/integration/test_ray_actors.py) and real processes that are killed.
+Not covered: real sockets (tests/integration/test_ray_actors.py) and real processes that are killed (test_local_ray_ends.py).
 """
 
 from __future__ import annotations

@@ -16,14 +16,13 @@ import pytest
 
 from paras2s.rollout import local_ray
 
-if not Path("/proc/self/environ").exists():
+if not Path("/proc/self/comm").exists():
     pytest.skip("reads /proc", allow_module_level=True)
 
-MARK = "PARAS2S_TEST_RAY"
 START = """
-import os, signal, sys, time
+import contextlib, os, signal, sys, time
 from ray._private import node
-from paras2s.rollout.local_ray import start_ray
+from paras2s.rollout import local_ray
 
 started = node.Node.start_gcs_server
 def start_and_kill(self, *given, **named):
@@ -31,16 +30,29 @@ def start_and_kill(self, *given, **named):
     self.all_processes["gcs_server"][0].process.kill()
 if sys.argv[1] == "while Ray starts":
     node.Node.start_gcs_server = start_and_kill
-start_ray(None, 1)
+    local_ray.START_PATIENCE_S = 3.0
+local_ray.start_ray(None, 1)
 import psutil
-[raylet] = [process for process in psutil.Process().children() if process.name() == "raylet"]
-while len([one for one in raylet.children() if "Agent" in " ".join(one.cmdline())]) < 2:
-    time.sleep(0.1)
-if sys.argv[1] == "with the command":
+
+def agents():
+    named = []
     for process in psutil.Process().children(recursive=True):
-        if "Agent" not in " ".join(process.cmdline()):
-            process.kill()
+        with contextlib.suppress(psutil.Error):
+            named += [process.pid] if "Agent" in process.name() else []
+    return named
+
+while len(agents()) < 2:
+    time.sleep(0.1)
+family = psutil.Process().children(recursive=True)
+print("pids", *(process.pid for process in family), flush=True)
+if sys.argv[1] == "with the command":
+    kept = agents()
+    for process in family:
+        if process.pid not in kept:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
     os.kill(os.getpid(), signal.SIGKILL)
+[raylet] = [process for process in family if process.name() == "raylet"]
 raylet.kill()
 time.sleep(100)
 """
@@ -48,32 +60,29 @@ time.sleep(100)
 SOON_S = 40.0
 
 
-def alive(mark: str) -> list[str]:
-    """Return the command lines of processes with a mark in their environment."""
-    lines = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                lines.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except OSError:
-            continue
-    return lines
+def run(moment: str, folder: Path) -> tuple[int, str, list[int]]:
+    """Start Ray in a process of its own with this folder for temporary files, and kill; return code, errors and Ray's pids."""
+    environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", START, moment]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SOON_S)
+    lines = [line.split()[1:] for line in ended.stdout.splitlines() if line.startswith("pids ")]
+    return ended.returncode, ended.stderr, [int(pid) for line in lines for pid in line]
 
 
-def run(moment: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Start Ray in a process of its own with this folder for temporary files, and kill at a moment."""
-    environment = os.environ | {MARK: folder.name, "TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        [sys.executable, "-c", START, moment], env=environment, capture_output=True, text=True, timeout=SOON_S
-    )
+def line_of(pid: int) -> str:
+    """Return the command line of a process; "" for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
 
 
-def left_of(folder: Path) -> list[str]:
-    """Return the processes and folders that are left after a few seconds."""
+def left_of(pids: list[int]) -> list[int]:
+    """Return the processes that are left after a few seconds."""
     until = time.monotonic() + 15.0
-    while (left := alive(folder.name)) and time.monotonic() < until:
-        os.sched_yield()
-    return left + [str(path) for path in folder.glob("p2s-ray-*")]
+    while (left := [pid for pid in pids if line_of(pid)]) and time.monotonic() < until:
+        time.sleep(0.1)
+    return left
 
 
 @pytest.fixture
@@ -86,15 +95,19 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize(("moment", "name"), [("while Ray starts", "gcs_server"), ("after its start", "raylet")])
 def test_the_command_ends_soon_in_our_words_and_nothing_is_left(moment: str, name: str, folder: Path) -> None:
-    ended = run(moment, folder)
-    assert ended.returncode == 2, ended.stderr
-    assert f"paras2s: Ray's process {name} has ended" in ended.stderr
-    assert left_of(folder) == []
+    code, said, pids = run(moment, folder)
+    assert code == 2, said
+    assert f"paras2s: Ray's process {name} has ended" in said
+    assert len(pids) >= 4 or moment == "while Ray starts"
+    assert left_of(pids) == []
+    assert list(folder.glob("p2s-ray-*")) == []
 
 
 def test_agents_of_a_killed_command_are_ended_by_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("with the command", folder).returncode == -signal.SIGKILL
-    assert len(alive(folder.name)) == 2
+    code, said, pids = run("with the command", folder)
+    assert code == -signal.SIGKILL, said
+    agents = [pid for pid in pids if "Agent" in line_of(pid)]
     monkeypatch.setattr("tempfile.tempdir", str(folder))
     local_ray.session_folder().rmdir()
-    assert left_of(folder) == []
+    assert len(agents) == 2
+    assert left_of(pids) == []

@@ -123,14 +123,14 @@ class AnchorConfig(Section):
 
     @model_validator(mode="after")
     def _weighs_two_streams(self) -> AnchorConfig:
-        if self.text_weight is not None and (self.streams != "both" or not self.weight):
-            raise ValueError("text_weight is for `streams: both` and a weight above 0; leave it out")
+        if self.text_weight is not None and self.streams != "both":
+            raise ValueError(f"text_weight is for `streams: both`; set it to null for `streams: {self.streams}`")
         return self
 
     @property
     def weights(self) -> tuple[float, float]:
         """Weights of the text loss and the audio loss."""
-        text = self.weight if self.text_weight is None else self.text_weight
+        text = self.weight if self.text_weight is None or not self.weight else self.text_weight
         return text * (self.streams != "audio"), self.weight * (self.streams != "text")
 
     def times(self, share: float) -> AnchorConfig:
