@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from paras2s.train.advantages import group_advantages
     from paras2s.types import Block, Blueprint, Preference, Reward, Unscored, Verdict
 
-__version__ = "0.34.0"
+__version__ = "0.35.0"
 
 _MODULES = {
     "Answer": "policy.types",

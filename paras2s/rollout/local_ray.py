@@ -43,6 +43,9 @@ VITAL = ("gcs_server", "raylet")
 RAYS = ("gcs_server", "raylet", "ray::", "python")
 # Most starts that fail are ended by Ray itself after half a minute, and tried again.
 START_PATIENCE_S = 35.0
+CONNECT_TIMEOUT_S = 10.0
+# A cluster's head may be started again; Ray itself ends this process by a line of its own after 60 s.
+HEAD_MISSED_S, HEAD_PATIENCE_S = 10.0, 45.0
 
 
 def start_ray(address: str | None, cpus: int = 0) -> None:
@@ -72,6 +75,9 @@ def start_ray(address: str | None, cpus: int = 0) -> None:
         # The cluster's own processes do not have this one's environment.
         hidden = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
         ray.init(address=address, log_to_driver=False, runtime_env={"env_vars": hidden})
+        # None for a client of Ray (ray://), whose connection is Ray's own matter.
+        if node := _node():
+            threading.Thread(target=watch_head, args=(node,), daemon=True).start()
     else:
         _start_here(max(4, cores(), cpus))
     if threading.current_thread() is threading.main_thread():
@@ -83,14 +89,19 @@ def start_ray(address: str | None, cpus: int = 0) -> None:
 def _check_reachable(address: str) -> None:
     """Ray itself tries for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=10).close()
-    except OSError as error:
+    if host and port.isdigit() and (error := _refusal(host, int(port))):
         raise ConfigError(
             f"ray_address: nothing listens at {address} ({error}); `ray start --head` prints its address"
         ) from error
+
+
+def _refusal(host: str, port: int) -> OSError | None:
+    """Return why no connection to a port is made; None if it is made."""
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        return error
+    return None
 
 
 def _start_here(cpus: int) -> None:
@@ -196,7 +207,7 @@ def watch_start(started: threading.Event, folder: Path, others: Mapping[Any, str
         seen |= {process: name for process, name in vital_processes().items() if process not in others}
         ended = [name for process, name in seen.items() if has_ended(process)]
         if ended and not started.wait(START_PATIENCE_S):
-            end_with_ray(ended, folder)
+            end_by_ray(ended_line(ended), folder)
 
 
 def watch_ray(node: Any, folder: Path) -> None:
@@ -210,7 +221,23 @@ def watch_ray(node: Any, folder: Path) -> None:
         # Asked again: an orderly end may have begun in between.
         if ended and ray.is_initialized():
             node.kill_all_processes(check_alive=False)
-            end_with_ray(ended, folder)
+            end_by_ray(ended_line(ended), folder)
+        time.sleep(WATCHED_EVERY_S)
+
+
+def watch_head(node: Any) -> None:
+    """Watch the head of a joined cluster; say when it is missed, and end this process where it does not come back."""
+    host, _, port = node.gcs_address.rpartition(":")
+    answered_at, reported = time.monotonic(), False
+    while ray.is_initialized() and node is _node():
+        if not _refusal(host.strip("[]"), int(port)):
+            answered_at, reported = time.monotonic(), False
+        missed_s = time.monotonic() - answered_at
+        if missed_s > HEAD_PATIENCE_S and ray.is_initialized():
+            end_by_ray(f"the head of the Ray cluster at {node.gcs_address} has not answered for {missed_s:.0f} s; {RESUME}")
+        if missed_s > HEAD_MISSED_S and not reported:
+            reported = True
+            say(f"the head of the Ray cluster at {node.gcs_address} does not answer; waiting {HEAD_PATIENCE_S:.0f} s for it")
         time.sleep(WATCHED_EVERY_S)
 
 
@@ -237,12 +264,22 @@ def has_ended(process: Any) -> bool:
         return True
 
 
-def end_with_ray(ended: Iterable[str], folder: Path) -> None:
-    """Say which processes of Ray have ended, end the others, remove their folder, and end this process with 2."""
-    names = " and ".join(ended)
+def ended_line(names: Iterable[str]) -> str:
+    """Return the line on Ray's processes that have ended."""
+    return f"Ray's process {' and '.join(names)} has ended (killed, or out of memory); {RESUME}"
+
+
+def say(line: str) -> None:
+    """Print a line of this program to stderr."""
+    print(f"paras2s: {line}", file=sys.stderr, flush=True)
+
+
+def end_by_ray(line: str, folder: Path | None = None) -> None:
+    """Say why Ray cannot go on, end what is left of a local Ray and remove its folder, and end this process with 2."""
     try:
-        print(f"paras2s: Ray's process {names} has ended (killed, or out of memory); {RESUME}", file=sys.stderr, flush=True)
-        end_processes(folder)
-        shutil.rmtree(folder, ignore_errors=True)
+        say(line)
+        if folder:
+            end_processes(folder)
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os._exit(2)

@@ -70,6 +70,12 @@ MARK = "PARAS2S_CHAOS"
 PAGE = 4096
 
 
+def killed_for_memory() -> int:
+    """Return how many processes the kernel has killed for memory since this machine's start."""
+    counters = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="utf-8").splitlines())
+    return int(counters.get("oom_kill", 0))
+
+
 def commit() -> str:
     """Return the commit that is measured."""
     command = ["git", "rev-parse", "--short", "HEAD"]
@@ -333,6 +339,7 @@ def without_tracker(said: str) -> str:
 def attempt(base: Undisturbed, stage: str, seed: int, trouble: Trouble = kills_of) -> KillsResult:
     """Make one trial: trouble in a stage, then its end."""
     draw, result = np.random.default_rng([seed, sum(stage.encode())]), KillsResult()
+    killed_before = killed_for_memory()
     trial, before = Trial(base.folder / f"trial-{stage}-{seed}"), list(VERBS)[list(VERBS).index(stage) - 1]
     if stage != "data":
         shutil.copytree(base.after(before), trial.folder / "run")
@@ -345,6 +352,9 @@ def attempt(base: Undisturbed, stage: str, seed: int, trouble: Trouble = kills_o
         faults += ["a traceback is printed"] if "Traceback (most recent call last)" in without_tracker(trial.said()) else []
     except (AssertionError, subprocess.SubprocessError) as error:
         faults = [str(error)]
+    if faults and (n_killed := killed_for_memory() - killed_before):
+        # Else a command that ended by signal 9 is a riddle.
+        faults.insert(0, f"meanwhile the kernel killed {n_killed} processes for memory")
     result.failures += [f"{stage}, seed {seed}: {fault}" for fault in faults[:5]]
     trial.close(failed=bool(faults))
     return result

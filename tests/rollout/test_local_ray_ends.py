@@ -57,14 +57,25 @@ if sys.argv[1] == "with the command":
 raylet.kill()
 time.sleep(100)
 """
+JOIN = """
+import time
+from ray.cluster_utils import Cluster
+from paras2s.rollout import local_ray
+
+local_ray.HEAD_MISSED_S, local_ray.HEAD_PATIENCE_S = 1.0, 4.0
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+local_ray.start_ray(cluster.address)
+cluster.head_node.kill_gcs_server()
+time.sleep(100)
+"""
 # Ray itself waits for a minute.
 SOON_S = 40.0
 
 
-def run(moment: str, folder: Path) -> tuple[int, str, list[int]]:
+def run(code: str, moment: str, folder: Path) -> tuple[int, str, list[int]]:
     """Start Ray in a process of its own with this folder for temporary files, and kill; return code, errors and Ray's pids."""
     environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", START, moment]
+    command = [sys.executable, "-c", code, moment]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SOON_S)
     lines = [line.split()[1:] for line in ended.stdout.splitlines() if line.startswith("pids ")]
     return ended.returncode, ended.stderr, [int(pid) for line in lines for pid in line]
@@ -106,7 +117,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.mark.parametrize(("moment", "name"), [("while Ray starts", "gcs_server"), ("after its start", "raylet")])
 def test_the_command_ends_soon_in_our_words_and_nothing_is_left(moment: str, name: str, folder: Path) -> None:
-    code, said, pids = run(moment, folder)
+    code, said, pids = run(START, moment, folder)
     assert code == 2, said
     assert f"paras2s: Ray's process {name} has ended" in said
     assert len(pids) >= 4 or moment == "while Ray starts"
@@ -114,8 +125,16 @@ def test_the_command_ends_soon_in_our_words_and_nothing_is_left(moment: str, nam
     assert list(folder.glob("p2s-ray-*")) == []
 
 
+def test_the_death_of_a_joined_clusters_head_ends_the_command_in_our_words(folder: Path) -> None:
+    code, said, _ = run(JOIN, "", folder)
+    assert code == 2, said
+    first, last = [line for line in said.splitlines() if line.startswith("paras2s: the head of the Ray cluster at ")]
+    assert "does not answer; waiting 4 s for it" in first
+    assert "has not answered for 4 s; " in last or "has not answered for 5 s; " in last
+
+
 def test_agents_of_a_killed_command_are_ended_by_the_next(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, said, pids = run("with the command", folder)
+    code, said, pids = run(START, "with the command", folder)
     assert code == -signal.SIGKILL, said
     agents = [pid for pid in pids if "Agent" in line_of(pid)]
     monkeypatch.setattr("tempfile.tempdir", str(folder))
