@@ -1,6 +1,7 @@
 """The gate of a run: no judge teaches and no reward pays before an audit on the run's data, or if that finds chance.
 
-A judge is asked about demonstrations, a reward model about the policy's answers to held-out questions. What was found is kept
+A judge is asked about demonstrations, a reward model about the policy's answers to held-out questions, and about demonstrations
+too if its teacher scored each answer for one style alone. What was found is kept
 beside the data or the reward model, so that it is asked once, and in the run's folder, where reports read it.
 """
 
@@ -63,7 +64,7 @@ IS_NONE = (
 )
 # Contrasts of a category that a judge is asked about, and that a reward model is.
 MOST_PROBED, MOST_COMPARED = 8, 20
-GOOD_FROM = 4.0
+GOOD_FROM, POINTS_APART = 4.0, 2.0
 HACKS = (*TAUGHT, "reversed")
 MORE_LABELS = (
     "give it more labels (data.preference_contrasts, distill.answers_per_query), or check the judge (`paras2s judge audit`)"
@@ -335,7 +336,8 @@ def audit_reward_model(run: Run, dataset: Dataset, model: RewardModel) -> Audit 
 
     Where the teacher scored each answer for every style, each question is asked with all answers, and an answer of the right
     kind is compared with those of a kind that another style of the category is worth more: a model that hears no style has
-    them wrong in one of the two. Else each answer is asked with its own question, and compared with others of its style.
+    them wrong in one of the two. Else each answer is asked with its own question, and compared with much worse ones of its
+    style; and demonstrations are compared with those to another style, which are right and wrong whatever the teacher says.
     """
     path = run.reward_dir / LEARNED_FILE
     if not path.is_file():
@@ -351,12 +353,14 @@ def audit_reward_model(run: Run, dataset: Dataset, model: RewardModel) -> Audit 
     scores = model.score_every(encode_questions(dataset, queries), [row.codes for row in rows])
     seconds = (time.perf_counter() - started) / len(rows)
     crossed = all(len(_scores(row)) > 1 for row in rows)
-    compared = list((_crossed if crossed else _own_pairs)(queries, rows, scores))
+    compared = list(_crossed(queries, rows, scores))
+    if not crossed:
+        compared = [*_own_pairs(queries, rows, scores), *_demonstrated_pairs(dataset, model)]
     index = {query.id: number for number, query in enumerate(queries)}
     own = [float(scores[index[str(row.query_id)], number]) for number, row in enumerate(rows)]
     return Audit(
         judge=f"{RewardModel.name} of {run.folder.name}",
-        answers=f"{len(rows)} answers to {len(queries)} held-out questions",
+        answers=f"{len(rows)} answers to {len(queries)} held-out questions{'' if crossed else ', and demonstrations'}",
         wrong_kind=shares_of(compared),
         contrasts={query.style or "": 0 for query in queries} | contrasts_of(compared),
         n_scored=len(rows),
@@ -392,7 +396,10 @@ def _crossed(queries: Sequence[Query], rows: Sequence[AnswerRow], scores: np.nda
 
 
 def _own_pairs(queries: Sequence[Query], rows: Sequence[AnswerRow], scores: np.ndarray) -> Iterator[Compared]:
-    """Yield each answer beside each worse one of its style, both to their own questions; `scores` [Q, N]."""
+    """Yield each answer beside each much worse one of its style, both to their own questions; `scores` [Q, N].
+
+    A teacher of many values orders answers of one kind too, by no more than its own noise.
+    """
     index = {query.id: number for number, query in enumerate(queries)}
     own = [
         (queries[index[str(row.query_id)]], row, scores[index[str(row.query_id)], number]) for number, row in enumerate(rows)
@@ -400,8 +407,23 @@ def _own_pairs(queries: Sequence[Query], rows: Sequence[AnswerRow], scores: np.n
     for query, row, value in own:
         for other, worse, lower in own:
             style = query.style or ""
-            if other.style == query.style and _scores(row).get(style, 0.0) > _scores(worse).get(style, np.inf):
+            if other.style == query.style and _scores(row).get(style, 0.0) - _scores(worse).get(style, np.inf) >= POINTS_APART:
                 yield Compared(style, (query.contrast_id, other.contrast_id), points_of(value, lower))
+
+
+def _demonstrated_pairs(dataset: Dataset, model: RewardModel) -> Iterator[Compared]:
+    """Yield each demonstration beside one to another style of its category, both to the first's question."""
+    rows = audited_rows(dataset)
+    if not rows:
+        return
+    by_id = {query.id: query for query in dataset.queries}
+    queries = [by_id[name] for name in dict.fromkeys(row.query_id for row in rows[TOPLINE])]
+    index = {query.id: number for number, query in enumerate(queries)}
+    codes = code_clips([dataset.clip(row.answer_clip) for row in (*rows[TOPLINE], *rows[BAD])])
+    scores = model.score_every(encode_questions(dataset, queries), codes)
+    for number, row in enumerate(rows[TOPLINE]):
+        question = scores[index[row.query_id]]
+        yield Compared(row.style, (row.contrast_id,) * 2, points_of(question[number], question[len(rows[TOPLINE]) + number]))
 
 
 def _hacks(model: RewardModel, rows: Sequence[AnswerRow], by_id: Mapping[str, Query]) -> dict[str, Any]:

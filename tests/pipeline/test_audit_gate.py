@@ -109,11 +109,37 @@ def test_a_reward_model_at_chance_in_a_style_is_found_out(
     run = open_run(tmp_path)
     keep_answers(run, every_style)
     monkeypatch.setattr(audit, "encode_questions", lambda data, queries: list(queries))
+    monkeypatch.setattr(audit, "code_clips", shown_codes)
     found = audit.audit_reward_model(run, dataset(tmp_path), Model(scores))  # type: ignore[arg-type]
     assert found is not None
     assert sorted(found.at_chance) == at_chance
     assert found.contrasts == dict.fromkeys(STYLES, ENOUGH)
     assert {kind: share.value for kind, share in found.hacks.items()} == {"shuffled": 1.0, "twice": 1.0, "reversed": 1.0}
+
+
+def shown_codes(clips: list[Any]) -> list[np.ndarray]:
+    """The demonstrations in the order of `queries`, each of its kind, then beside each that of the other style."""
+    half = len(clips) // 2
+    return [np.full((4, 1), (number + number // half) % 2) for number in range(2 * half)]
+
+
+@pytest.mark.parametrize(("right", "at_chance"), [(True, []), (False, ["sarcastic", "sincere"])])
+def test_a_teacher_of_noisy_scores_is_not_what_its_model_is_measured_by(
+    right: bool, at_chance: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = open_run(tmp_path)
+    # All answers are of their kind, and their scores differ by the teacher's noise alone.
+    write_answers(run.reward_dir / LEARNED_FILE, [
+        AnswerRow(KEPT_OUT, query.id, np.full((4, 1), STYLES.index(query.style)), {query.style: 3.5 + 0.1 * n})
+        for n, query in enumerate(queries(ENOUGH))
+    ])  # fmt: skip
+    monkeypatch.setattr(audit, "encode_questions", lambda data, queries: list(queries))
+    monkeypatch.setattr(audit, "code_clips", shown_codes)
+    model = Model(lambda style, kind, n: kinds_paid(style, kind) if right else RNG[n])
+    found = audit.audit_reward_model(run, dataset(tmp_path), model)  # type: ignore[arg-type]
+    assert found is not None
+    assert sorted(found.at_chance) == at_chance
+    assert {style: found.wrong_kind[style].n for style in STYLES} == dict.fromkeys(STYLES, ENOUGH)
 
 
 def test_the_audit_of_a_reward_model_is_kept_beside_it_and_needs_held_out_answers(
