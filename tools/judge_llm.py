@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=ROOT / ".cache/llm", help="folder of downloaded models")
     parser.add_argument("--limit", type=int, default=16, help="questions, of each category in turn")
     parser.add_argument("--only", action="append", choices=[*READINGS], help="a reading; repeatable")
+    parser.add_argument("--dtype", default="float32", help="of the reading contrast; bfloat16 is faster where the CPU has AMX")
     parser.add_argument("--cache", type=Path, default=Path("runs/cache"))
     options = parser.parse_args()
     model = [options.model, "--folder", str(options.folder)]
@@ -93,7 +94,7 @@ def main() -> None:
         for name in options.only or READINGS:
             judge, overrides = READINGS[name]
             served_by = {"llm.base_url": url, "llm.model": Path(path).name, "llm.concurrency": 1, "llm.max_output_tokens": 512}
-            overrides = overrides | ({"model": path} if judge == "contrast" else served_by)
+            overrides = overrides | ({"model": path, "dtype": options.dtype} if judge == "contrast" else served_by)
             chosen = JudgeAudit(
                 open_named_judge(find_judge(judge), overrides, tone, options.cache, True), options.run, options.limit
             )

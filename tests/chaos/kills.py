@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import time
 from collections import Counter
@@ -130,13 +131,18 @@ class Trial:
         except subprocess.TimeoutExpired:
             self.end()
             raise AssertionError(f"{stage} did not end within {LONGEST_S:.0f} s") from None
-        assert code == 0, f"{stage} ended with {code}: {self.said()[-300:]!r}"
+        assert code == 0, f"{stage} ended with {code}: {self.last_line()}"
         return time.monotonic() - started
 
     def said(self) -> str:
         """Return all that the commands said."""
         path = self.folder / "said.txt"
         return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+    def last_line(self) -> str:
+        """Return the end of the last line that the commands said."""
+        lines = self.said().split("\n")
+        return next((line.strip()[-200:] for line in reversed(lines) if line.strip()), "nothing")
 
     def processes(self) -> dict[int, str]:
         """Return the processes with this trial's mark, with their command lines."""
@@ -214,9 +220,9 @@ def kill_in(trial: Trial, stage: str, after_s: float, draw: np.random.Generator)
         code = process.wait(LONGEST_S)
     except subprocess.TimeoutExpired:
         trial.end()
-        raise AssertionError(f"{stage}: the command did not end after the death of {kind}") from None
+        raise AssertionError(f"the command did not end after the death of {kind}") from None
     allowed = (-signal.SIGKILL,) if kind == DRIVER else (0, 2)
-    assert code in allowed, f"{stage}: {code} after the death of {kind}: {trial.said()[-300:]!r}"
+    assert code in allowed, f"{code} after the death of {kind}: {trial.last_line()}"
     return kind
 
 
@@ -317,8 +323,8 @@ def refusals_of(trial: Trial, base: Undisturbed, stage: str, draw: np.random.Gen
     for options, said in (("remount,ro", "the disk is read-only"), ("remount,rw", r"free (disk space|some)")):
         trial.disk(options)
         code = trial.start(stage).wait(LONGEST_S)
-        assert code == 2, f"{stage}: {code} on a disk that refuses: {trial.said()[-300:]!r}"
-        assert re.search(said, trial.said()), f"{stage}: not said: {said!r} in {trial.said()[-300:]!r}"
+        assert code == 2, f"{code} on a disk that refuses: {trial.last_line()}"
+        assert re.search(said, trial.said()), f"not said: {said!r}, but: {trial.last_line()}"
     trial.disk("remount,size=4g")
     result.disks[stage] += 1
 
@@ -399,7 +405,7 @@ def kills_section(result: KillsResult, n_kills: int, seed: int, jobs: int) -> st
     """Return the part of the page on kills."""
     stages = [f"| {name} | {result.stages[name]} | {result.disks[name]} |" for name in VERBS]
     victims = [f"| {name} | {number} |" for name, number in result.victims.most_common()]
-    failures = [f"- {failure:.118}" for failure in result.failures[:50]] or ["No failure."]
+    failures = [textwrap.fill(f"- {line}", 118, subsequent_indent="  ") for line in result.failures[:50]] or ["No failure."]
     n_ran = sum(result.stages.values())
     options = f"--kills {n_kills} --jobs {jobs} --seed {seed}"
     short = f" The others were not run: {result.ended}." if result.ended else ""
