@@ -76,8 +76,8 @@ class OrderFigures:
 class Audit:
     """Shares of pairs ordered rightly, with 95 % intervals over contrasts, and what a verdict takes.
 
-    `wrong_kind` and `wrong_tone` are by style or "all"; `contrasts` is the number behind each style. `commonest` is the
-    commonest whole score and its share. `hacks`: how often a hack is worth at least the good answer that it was made of.
+    `wrong_kind`, `other_topic` and `wrong_tone` are by style or "all"; `contrasts` is the number behind each style. `commonest`
+    is the commonest whole score and its share. `hacks`: how often a hack is worth at least the good answer that it was made of.
     `repeated`: how often the same question gets the same score again. `seconds` and `cost_usd` are of one verdict. None, or
     empty, is what was not measured.
     """
@@ -89,6 +89,7 @@ class Audit:
     n_scored: int
     n_answers: int
     unscored: dict[str, int] = field(default_factory=dict)
+    other_topic: dict[str, Share] = field(default_factory=dict)
     wrong_tone: dict[str, Share] = field(default_factory=dict)
     agreement: Correlation | None = None
     commonest: tuple[int, Share] | None = None
@@ -101,11 +102,16 @@ class Audit:
 
     @property
     def at_chance(self) -> list[str]:
-        """The styles with enough contrasts whose interval reaches chance and whose share is nearer to chance than to 1."""
+        """The styles with enough contrasts where gold is not told from a wrong kind, or from an answer to another topic."""
         return [
             style
             for style, count in self.contrasts.items()
-            if count >= FEWEST_CONTRASTS and self._reaches_chance(style) and not self._is_nearer_right(style)
+            if count >= FEWEST_CONTRASTS
+            and any(
+                _reaches_chance(shares[style]) and not _is_nearer_right(shares[style])
+                for shares in (self.wrong_kind, self.other_topic)
+                if style in shares
+            )
         ]
 
     @property
@@ -114,16 +120,9 @@ class Audit:
         return [
             style
             for style, count in self.contrasts.items()
-            if count < FEWEST_CONTRASTS or (self._reaches_chance(style) and self._is_nearer_right(style))
+            if count < FEWEST_CONTRASTS
+            or (_reaches_chance(self.wrong_kind[style]) and _is_nearer_right(self.wrong_kind[style]))
         ]
-
-    def _reaches_chance(self, style: str) -> bool:
-        low = self.wrong_kind[style].low
-        return low is None or low <= CHANCE
-
-    def _is_nearer_right(self, style: str) -> bool:
-        value = self.wrong_kind[style].value
-        return value is not None and value >= NEARER_RIGHT
 
     @property
     def refused(self) -> bool:
@@ -139,7 +138,7 @@ class Audit:
             return f"{self.judge} says {self.commonest[0]} to {self.commonest[1].value:.0%} of all answers: it tells nothing."
         few = f"too few contrasts to tell in: {', '.join(f'{style} ({self.contrasts[style]})' for style in self.unknown)}"
         if self.at_chance:
-            named = ", ".join(f"{style} ({share_text(self.wrong_kind[style])})" for style in self.at_chance)
+            named = ", ".join(f"{style} ({self._shares_text(style)})" for style in self.at_chance)
             return f"{self.judge} is not told from chance in: {named}. Nothing should be trained on it there."
         if len(self.unknown) == len(self.contrasts):
             return f"{self.judge}: {few}."
@@ -147,16 +146,20 @@ class Audit:
             return f"{self.judge} puts gold answers above wrong ones in the other styles; {few}."
         return f"{self.judge} puts gold answers above wrong ones in every style of these answers."
 
+    def _shares_text(self, style: str) -> str:
+        off = f"; beside answers to another topic {share_text(self.other_topic[style])}" if style in self.other_topic else ""
+        return share_text(self.wrong_kind[style]) + off
+
     def to_json(self) -> dict[str, Any]:
         """Return the audit as JSON."""
         findings = {"at_chance": self.at_chance, "unknown": self.unknown, "refused": self.refused, "sentence": self.sentence}
         return {**asdict(self), **findings}
 
-    def table(self) -> list[tuple[str, str, str]]:
-        """Return rows of style, gold above wrong kind, gold above wrong tone."""
+    def table(self) -> list[tuple[str, ...]]:
+        """Return rows of style, gold above wrong kind, above an answer to another topic, above wrong tone."""
+        parts = (self.wrong_kind, self.other_topic, self.wrong_tone)
         return [
-            (style, share_text(share), share_text(self.wrong_tone[style]) if style in self.wrong_tone else "")
-            for style, share in self.wrong_kind.items()
+            (style, *(share_text(shares[style]) if style in shares else "" for shares in parts)) for style in self.wrong_kind
         ]
 
     def lines(self) -> list[str]:
@@ -180,6 +183,14 @@ class Audit:
             total = "an unknown price" if self.total_usd is None else f"{self.total_usd:.4f}"
             lines.append(f"USD a verdict: {_figure(self.cost_usd, 5)}; {total} for this audit")
         return lines
+
+
+def _reaches_chance(share: Share) -> bool:
+    return share.low is None or share.low <= CHANCE
+
+
+def _is_nearer_right(share: Share) -> bool:
+    return share.value is not None and share.value >= NEARER_RIGHT
 
 
 def share_text(share: Share) -> str:

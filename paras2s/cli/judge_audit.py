@@ -69,7 +69,8 @@ def _show(audit: Audit, console: Console, as_json: bool) -> None:
     if as_json:
         print_json(audit.to_json())
     else:
-        Table(("style", "gold above wrong kind", "gold above neutral tone"), audit.table()).show(console)
+        columns = ("style", "gold above wrong kind", "above another topic", "above neutral tone")
+        Table(columns, audit.table()).show(console)
         for line in (*audit.lines(), audit.sentence):
             console.print(line)
     exit_if_unscored(audit.unscored)

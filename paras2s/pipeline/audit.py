@@ -21,7 +21,7 @@ import numpy as np
 
 from paras2s.align.job import Rows
 from paras2s.bench.audit import AUDITS, FEWEST_CONTRASTS, Audit, Compared, contrasts_of, points_of, run_audits, shares_of
-from paras2s.bench.paras2s.audit import commonest_of, compared_rows, demonstrated_rows, position_of
+from paras2s.bench.paras2s.audit import OFF_TOPIC, commonest_of, compared_rows, demonstrated_rows, off_topic_rows, position_of
 from paras2s.bench.paras2s.scripted_baselines import BAD
 from paras2s.bench.results import AnswerRow as BenchRow
 from paras2s.bench.systems import TOPLINE
@@ -89,7 +89,10 @@ def keep_audit(run: Run, role: str, record: Mapping[str, Any], advice: str, stop
 
 
 def audited_rows(dataset: Dataset) -> dict[str, list[BenchRow]]:
-    """Return gold and wrong answers to questions of the styles that have enough contrasts to tell; {} if none has."""
+    """Return gold answers to questions of the styles that have enough contrasts to tell, wrong ones, and ones to another topic.
+
+    {} if no style has enough.
+    """
     rows = demonstrated_rows(dataset, MOST_PROBED)
     enough = {
         style
@@ -97,7 +100,7 @@ def audited_rows(dataset: Dataset) -> dict[str, list[BenchRow]]:
         if len({row.contrast_id for row in rows[TOPLINE] if row.style == style}) >= FEWEST_CONTRASTS
     }
     kept = {system: [row for row in own if row.style in enough] for system, own in rows.items()}
-    return kept if kept[BAD] else {}
+    return kept | {OFF_TOPIC: off_topic_rows(kept[TOPLINE])} if kept[BAD] else {}
 
 
 def audit_teacher(run: Run, dataset: Dataset, teacher: Teacher) -> None:
@@ -107,7 +110,7 @@ def audit_teacher(run: Run, dataset: Dataset, teacher: Teacher) -> None:
         return
 
     def ask() -> Audit:
-        answers = [*rows[TOPLINE], *rows[BAD]]
+        answers = [row for own in rows.values() for row in own]
         requests = [
             TeacherRequest(
                 row.question_text, row.style, inside(dataset.folder, row.question_clip), dataset.clip(row.answer_clip)
@@ -145,6 +148,7 @@ def _of_rows(judge: str, dataset: Dataset, judged: Sequence[BenchRow], seconds: 
         judge=judge,
         answers=f"demonstrations of {dataset.folder}",
         wrong_kind=shares_of(compared),
+        other_topic=shares_of(compared_rows(judged, OFF_TOPIC)),
         contrasts=contrasts_of(compared),
         n_scored=sum(row.score is not None for row in judged),
         n_answers=len(judged),
@@ -353,15 +357,19 @@ def audit_reward_model(run: Run, dataset: Dataset, model: RewardModel) -> Audit 
     scores = model.score_every(encode_questions(dataset, queries), [row.codes for row in rows])
     seconds = (time.perf_counter() - started) / len(rows)
     crossed = all(len(_scores(row)) > 1 for row in rows)
-    compared = list(_crossed(queries, rows, scores))
-    if not crossed:
-        compared = [*_own_pairs(queries, rows, scores), *_demonstrated_pairs(dataset, model)]
+    off_topic: list[Compared] = []
+    if crossed:
+        compared = list(_crossed(queries, rows, scores))
+    else:
+        shown, off_topic = _demonstrated_pairs(dataset, model)
+        compared = [*_own_pairs(queries, rows, scores), *shown]
     index = {query.id: number for number, query in enumerate(queries)}
     own = [float(scores[index[str(row.query_id)], number]) for number, row in enumerate(rows)]
     return Audit(
         judge=f"{RewardModel.name} of {run.folder.name}",
         answers=f"{len(rows)} answers to {len(queries)} held-out questions{'' if crossed else ', and demonstrations'}",
         wrong_kind=shares_of(compared),
+        other_topic=shares_of(off_topic),
         contrasts={query.style or "": 0 for query in queries} | contrasts_of(compared),
         n_scored=len(rows),
         n_answers=len(rows),
@@ -411,19 +419,28 @@ def _own_pairs(queries: Sequence[Query], rows: Sequence[AnswerRow], scores: np.n
                 yield Compared(style, (query.contrast_id, other.contrast_id), points_of(value, lower))
 
 
-def _demonstrated_pairs(dataset: Dataset, model: RewardModel) -> Iterator[Compared]:
-    """Yield each demonstration beside one to another style of its category, both to the first's question."""
+def _demonstrated_pairs(dataset: Dataset, model: RewardModel) -> tuple[list[Compared], list[Compared]]:
+    """Return each demonstration beside one to another style of its category, and beside one to another topic."""
     rows = audited_rows(dataset)
     if not rows:
-        return
+        return [], []
+    answers = [row for own in rows.values() for row in own]
     by_id = {query.id: query for query in dataset.queries}
-    queries = [by_id[name] for name in dict.fromkeys(row.query_id for row in rows[TOPLINE])]
-    index = {query.id: number for number, query in enumerate(queries)}
-    codes = code_clips([dataset.clip(row.answer_clip) for row in (*rows[TOPLINE], *rows[BAD])])
-    scores = model.score_every(encode_questions(dataset, queries), codes)
-    for number, row in enumerate(rows[TOPLINE]):
-        question = scores[index[row.query_id]]
-        yield Compared(row.style, (row.contrast_id,) * 2, points_of(question[number], question[len(rows[TOPLINE]) + number]))
+    names = list(dict.fromkeys(row.query_id for row in answers))
+    codes = code_clips([dataset.clip(row.answer_clip) for row in answers])
+    scores = model.score_every(encode_questions(dataset, [by_id[name] for name in names]), codes)
+    values = {
+        (row.system, row.query_id, row.answer_index): float(scores[names.index(row.query_id), number])
+        for number, row in enumerate(answers)
+    }
+
+    def beside(row: BenchRow) -> Compared:
+        gold, lower = (values[system, row.query_id, row.answer_index] for system in (TOPLINE, row.system))
+        # Two contrasts, as a pair of answers to two questions has.
+        return Compared(row.style, (row.contrast_id, row.contrast_id), points_of(gold, lower))
+
+    wrong, off_topic = ([beside(row) for row in rows[system]] for system in (BAD, OFF_TOPIC))
+    return wrong, off_topic
 
 
 def _hacks(model: RewardModel, rows: Sequence[AnswerRow], by_id: Mapping[str, Query]) -> dict[str, Any]:

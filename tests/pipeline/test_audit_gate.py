@@ -5,6 +5,7 @@ The figures themselves are those of `judge audit` (tests/bench/paras2s/test_audi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -206,6 +207,36 @@ def test_a_teacher_is_audited_once_for_its_data(wrong: float | None, refused: bo
     if refused:
         with pytest.raises(JudgeError, match="choose another judge"):
             audit.audit_teacher(open_run(tmp_path), data, teacher)  # type: ignore[arg-type]
+
+
+class ByPlace(Teacher):
+    """Gives each third of the answers (gold, wrong, to another topic) a score of its own."""
+
+    def __init__(self, *thirds: float) -> None:
+        super().__init__(None)
+        self.thirds = thirds
+
+    def scores(self, requests: Any, on_progress: Any) -> list[Any]:
+        return [{request.style: self.thirds[3 * number // len(requests)]} for number, request in enumerate(requests)]
+
+
+@pytest.mark.parametrize(("off_topic", "refused"), [(1.0, False), (5.0, True)])
+def test_a_teacher_that_minds_no_topic_is_refused(off_topic: float, refused: bool, tmp_path: Path) -> None:
+    data = dataset(tmp_path)
+    named = {"sincere": "male", "sarcastic": "female"}
+    others = [
+        replace(q, id=f"g-{q.id}", contrast_id=f"g-{q.contrast_id}", category="gender", style=named[q.style or ""])
+        for q in data.queries
+    ]
+    shown = [Demonstration(query.id, query.style or "", "calm", "q.wav") for query in others]
+    data = replace(data, queries=(*data.queries, *others), demonstrations=(*data.demonstrations, *shown))
+    run = open_run(tmp_path, anyway=True)
+    audit.audit_teacher(run, data, ByPlace(5.0, 1.0, off_topic))  # type: ignore[arg-type]
+    found = run_audits(run.folder)["teacher"]
+    assert (found["refused"], found["n_scored"]) == (refused, 3 * 4 * ENOUGH)
+    assert sorted(found["at_chance"]) == (["female", "male", "sarcastic", "sincere"] if refused else [])
+    assert found["other_topic"]["all"]["value"] == (0.5 if refused else 1.0)
+    assert ("beside answers to another topic 0.50 (0.50 to 0.50), 8 of 8" in found["sentence"]) == refused
 
 
 def test_a_teacher_is_not_asked_where_the_data_can_tell_nothing(tmp_path: Path) -> None:

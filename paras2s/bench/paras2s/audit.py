@@ -37,6 +37,7 @@ from paras2s.types import Demonstration, PastTurn, Preference, Query, Verdict
 Judged = list[tuple[AnswerRow, AnswerRow]]
 # Gold answers that are compared in both orders, made into hacks, and asked about again: each is a call or several.
 PROBED = 12
+OFF_TOPIC = "off_topic"
 HACKS = ("shuffled", "reversed", "half", "twice", "stutter")
 
 
@@ -93,6 +94,21 @@ def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, l
     return rows
 
 
+def off_topic_rows(gold: Sequence[AnswerRow]) -> list[AnswerRow]:
+    """Return beside each gold answer one to a question of another category, in turn; none if there is one category."""
+    by_category: dict[str, list[AnswerRow]] = {}
+    for row in gold:
+        by_category.setdefault(row.category, []).append(row)
+    made = []
+    for number, row in enumerate(gold):
+        others = [other for category, own in by_category.items() if category != row.category for other in own]
+        if others:
+            other = others[number % len(others)]
+            of_other = replace(row, text_stream=other.text_stream, answer_clip=other.answer_clip, transcript=None)
+            made.append(replace(of_other, system=OFF_TOPIC, score=None, unscored="not judged yet", judge=""))
+    return made
+
+
 def _row(query: Query, system: str, number: int, answer: Demonstration) -> AnswerRow:
     assert query.category is not None
     return AnswerRow(
@@ -114,6 +130,7 @@ class JudgeAudit:
         by_query = {row.query_id: row for row in rows[TOPLINE]}
         chosen = {row.query_id for row in take_evenly([*by_query.values()], limit)}
         self.given = [row for own in rows.values() for row in own if row.query_id in chosen]
+        self.given += off_topic_rows(self._of(TOPLINE))
         self.histories = _histories(folder)
         # Evenly over the contrasts, the same for each probe.
         by_contrast: dict[str, AnswerRow] = {row.contrast_id: row for row in self._of(TOPLINE)}
@@ -187,6 +204,7 @@ class JudgeAudit:
             n_scored=sum(row.score is not None for row in judged),
             n_answers=len(judged),
             unscored=dict(Counter(row.unscored or "" for row in judged if row.score is None)),
+            other_topic=shares_of(compared_rows(judged, OFF_TOPIC)),
             wrong_tone=shares_of(compared_rows(judged, FLAT)),
             agreement=correlations([pair[:2] for pair in known], [pair[2] for pair in known])[0] if known else None,
             commonest=commonest_of([(row.score, row.contrast_id) for row in judged]),

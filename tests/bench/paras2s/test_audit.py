@@ -11,7 +11,7 @@ from tiny.world import invoke
 
 from paras2s.audio.clip import make_clip, write_clip
 from paras2s.bench.audit import FEWEST_CONTRASTS, Audit, Compared, audit_warnings, contrasts_of, shares_of
-from paras2s.bench.paras2s.audit import HACKS, JudgeAudit, demonstrated_rows, load_answers, position_of
+from paras2s.bench.paras2s.audit import HACKS, JudgeAudit, demonstrated_rows, load_answers, off_topic_rows, position_of
 from paras2s.bench.results import save_rows
 from paras2s.data_gen.dataset import Manifest
 from paras2s.errors import ConfigError, DataError
@@ -176,6 +176,16 @@ def test_demonstrations_are_gold_and_those_of_the_other_style_wrong():
     ]
     assert [row.answer_clip for row in rows["topline"]] == [f"answers/{row.query_id}.wav" for row in rows["bad"]]
     assert {row.contrast_id for row in demonstrated_rows(Manifest(Path(), tuple(queries), shown, ()), 1)["bad"]} == {"a"}
+    assert off_topic_rows(rows["topline"]) == []
+    of_gender = [
+        replace(row, query_id=f"g{n}", category="gender", answer_clip=f"g{n}.wav") for n, row in enumerate(rows["topline"])
+    ]
+    off = off_topic_rows([*rows["topline"], *of_gender])
+    assert [(row.query_id, row.answer_clip) for row in off] == [
+        ("a-sincere", "g0.wav"), ("a-sarcastic", "g1.wav"), ("b-sarcastic", "g2.wav"),
+        ("g0", "answers/a-sincere.wav"), ("g1", "answers/a-sarcastic.wav"), ("g2", "answers/b-sarcastic.wav"),
+    ]  # fmt: skip
+    assert {row.system for row in off} == {"off_topic"}
 
 
 def test_reports_warn_of_what_was_refused_alone(tmp_path):
