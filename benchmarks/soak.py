@@ -1,9 +1,10 @@
 """A long run of a tiny Kimi-Audio with every role: whether memory stays flat, files stay bounded and stops change nothing.
 
 Two rollout workers, two learner ranks, a speak worker and a judge. The same job runs twice: once through, and once stopped so
-many times between two checkpoints and resumed, with --kill-every N a worker killed every N steps as well. Of every process its
-own memory is noted, and how many files and sockets it has open; of the steps, how long they take. With --folder both runs stay
-there, and the same command goes on with them, whenever it was stopped.
+many times between two checkpoints and resumed, with --kill-every N a worker killed every N steps as well. Every figure and
+weight of the two is compared, with --kill-every the questions and seeds of each step's answers. Of every process its own memory
+is noted, and how many files and sockets it has open; of the steps, how long they take. With --folder both runs stay there, and
+the same command goes on with them, whenever it was stopped.
 
     python benchmarks/soak.py [--steps 2000] [--prompts 10000] [--resumes 5] [--kill-every N] [--folder FOLDER [--so-far]]
         [--json FILE]
@@ -218,6 +219,17 @@ def differences(one: Path, other: Path) -> list[str]:
     ]
 
 
+def unequal_steps(one: Path, other: Path) -> list[str]:
+    """Name the steps whose sampled answers are of other questions or seeds: what stays equal where a worker is lost.
+
+    The workers that are left sample in batches of another shape, whose sums round otherwise.
+    """
+    from chaos.cluster import answers_of
+
+    found = answers_of(one), answers_of(other)
+    return [name for name in sorted(found[0].keys() | found[1].keys()) if found[0].get(name) != found[1].get(name)]
+
+
 # -- both runs --------------------------------------------------------------------------------------------------------
 
 
@@ -290,7 +302,8 @@ def main() -> None:
         if not options.so_far:
             run_both(straight, stopped, options)
         looks = [*rows_of(straight / LOOKS), *rows_of(stopped / LOOKS)]
-        apart = None if options.so_far else differences(straight / "run", stopped / "run")
+        compare = unequal_steps if options.kill_every else differences
+        apart = None if options.so_far else compare(straight / "run", stopped / "run")
         files = files_of(rows_of(straight / LOOKS))
     sys.exit(0 if report(options, looks, files, apart) else 1)
 

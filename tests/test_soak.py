@@ -16,6 +16,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
@@ -98,6 +100,25 @@ def test_runs_are_compared_by_their_logs_and_weights(soak: ModuleType, tmp_path:
     later[1] |= {"loss": 0.1 + 1e-12}
     other = run_folder(tmp_path / "other", later[:2], a=np.ones(3) + 1e-12, c=np.zeros(2))
     assert soak.differences(one, other) == ["step 1", "step 2", "a", "b", "c"]
+
+
+def test_runs_that_lost_a_worker_are_compared_by_their_answers(soak: ModuleType, tmp_path: Path) -> None:
+    def run(name: str, *steps: list[tuple[str, int, int, int]]) -> Path:
+        (tmp_path / name / "rollouts").mkdir(parents=True)
+        for step, rows in enumerate(steps):
+            columns = dict(zip(("query_id", "group", "answer", "seed"), map(list, zip(*rows, strict=True)), strict=True))
+            pq.write_table(
+                pa.table(columns | {"reward": [0.1] * len(rows)}), tmp_path / name / f"rollouts/step_{step:06}.parquet"
+            )
+        return tmp_path / name
+
+    one, two = ("a", 0, 0, 7), ("b", 0, 0, 8)
+    right = run("right", [one, two], [one])
+    assert soak.unequal_steps(right, run("same", [two, one], [one])) == []
+    other_seed = ("a", 0, 0, 9)
+    assert soak.unequal_steps(right, run("seed", [one, two], [other_seed])) == ["step_000001.parquet"]
+    assert soak.unequal_steps(right, run("twice", [one, two, two], [one])) == ["step_000000.parquet"]
+    assert soak.unequal_steps(right, run("missing", [one, two])) == ["step_000001.parquet"]
 
 
 def test_stops_lie_behind_checkpoints(soak: ModuleType) -> None:

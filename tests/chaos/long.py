@@ -56,8 +56,9 @@ def long_section(result: LongResult, steps: int) -> str:
     return "\n".join([
         "## Long", "",
         "A tiny policy with two rollout workers, two learner ranks, a speak worker and a judge, twice over: undisturbed, and",
-        f"with a worker killed every {KILL_EVERY} steps. Both must end alike, and the memory, open files and sockets of every",
-        "process and the time of a step must not grow after the first 100 steps.", "", "```bash",
+        f"with a worker killed every {KILL_EVERY} steps. The questions and seeds of all steps' answers must be the",
+        "same (weights are not, where a worker is lost: the others sample in batches of another shape), and the memory, open",
+        "files and sockets of every process and the time of a step must not grow after the first 100 steps.", "", "```bash",
         f"python tests/chaos/campaign.py --only long --steps {steps} --folder FOLDER --out docs/reliability.md", "```", "",
         f"Commit {commit()}.", "", "| what | found |", "|---|---|", *rows, "", *failures, "",
     ])  # fmt: skip
