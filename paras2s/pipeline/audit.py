@@ -235,28 +235,30 @@ def _ask_source(
     rows: Mapping[str, Sequence[BenchRow]],
     questions: Callable[[Sequence[Query]], Rows[RewardQuestion]],
 ) -> Audit:
-    """Ask a reward of one source about pairs of a gold and a wrong answer, each pair a group."""
+    """Ask a reward of one source about groups of a gold answer, a wrong one and, if it scores, one to another topic."""
     (source,), part = reward.setup.config.sources, reward.sources[0]
     judge: Judge | None = getattr(part, "judge", None)
     by_id = {query.id: query for query in dataset.queries}
     given = questions([by_id[row.query_id] for row in rows[TOPLINE]])
-    sides = [_answers(dataset, rows[system], reward.needs_codes) for system in (TOPLINE, BAD)]
-    groups = [Group(given[number], pair) for number, pair in enumerate(zip(*sides, strict=True))]
     compares = source.kind == "pairwise" or (source.kind == UNISRM and source.options.get("judges", "pairs") == "pairs")
-    # Whoever may compare is asked in both orders; a group of two is one game.
+    # A group of two is one game.
+    systems = (TOPLINE, BAD) if compares or not rows[OFF_TOPIC] else (TOPLINE, BAD, OFF_TOPIC)
+    sides = [_answers(dataset, rows[system], reward.needs_codes) for system in systems]
+    groups = [Group(given[number], answers) for number, answers in enumerate(zip(*sides, strict=True))]
+    # Whoever may compare is asked in both orders.
     other = [Group(group.question, group.answers[::-1]) for group in groups] if compares or source.kind not in ALONE else []
     _announce(run, *_bill(part, [*groups, *other], compares))
     started = time.perf_counter()
     scores = reward.score([*groups, *other])
-    seconds = (time.perf_counter() - started) / max(1, 2 * len(scores))
+    seconds = (time.perf_counter() - started) / max(1, len(systems) * len(scores))
     orders = [scores[: len(groups)], [row[::-1] for row in scores[len(groups) :]]]
     both = [[_mean(values) for values in zip(*sides, strict=True)] for sides in zip(*filter(None, orders), strict=True)]
     judged = [
         replace(row, unscored=score.reason)
         if isinstance(score, Unscored)
         else replace(row, score=score, unscored=None, fitting=score >= GOOD_FROM)
-        for system, side in ((TOPLINE, 0), (BAD, 1))
-        for row, score in zip(rows[system], [pair[side] for pair in both], strict=True)
+        for side, system in enumerate(systems)
+        for row, score in zip(rows[system], [answers[side] for answers in both], strict=True)
     ]
     client, name = _client(part), source.key if judge is None else judge.label
     # What a class of the user's own pays for is not known.
@@ -264,7 +266,7 @@ def _ask_source(
     audit = _of_rows(name, dataset, judged, Interval(seconds), own_usd if client is None else client.spent_usd)
     if not other:
         return audit
-    first, second = ([points_of(*map(_value, row)) for row in order] for order in orders)
+    first, second = ([points_of(*map(_value, row[:2])) for row in order] for order in orders)
     other_first = [None if points is None else 1 - points for points in second]
     return replace(audit, position=position_of(first, other_first, [row.contrast_id for row in rows[TOPLINE]]))
 

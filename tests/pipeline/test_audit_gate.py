@@ -220,16 +220,20 @@ class ByPlace(Teacher):
         return [{request.style: self.thirds[3 * number // len(requests)]} for number, request in enumerate(requests)]
 
 
-@pytest.mark.parametrize(("off_topic", "refused"), [(1.0, False), (5.0, True)])
-def test_a_teacher_that_minds_no_topic_is_refused(off_topic: float, refused: bool, tmp_path: Path) -> None:
-    data = dataset(tmp_path)
-    named = {"sincere": "male", "sarcastic": "female"}
+def two_categories(folder: Path) -> Manifest:
+    """The dataset, and the same in another category with other styles."""
+    data, named = dataset(folder), {"sincere": "male", "sarcastic": "female"}
     others = [
         replace(q, id=f"g-{q.id}", contrast_id=f"g-{q.contrast_id}", category="gender", style=named[q.style or ""])
         for q in data.queries
     ]
     shown = [Demonstration(query.id, query.style or "", "calm", "q.wav") for query in others]
-    data = replace(data, queries=(*data.queries, *others), demonstrations=(*data.demonstrations, *shown))
+    return replace(data, queries=(*data.queries, *others), demonstrations=(*data.demonstrations, *shown))
+
+
+@pytest.mark.parametrize(("off_topic", "refused"), [(1.0, False), (5.0, True)])
+def test_a_teacher_that_minds_no_topic_is_refused(off_topic: float, refused: bool, tmp_path: Path) -> None:
+    data = two_categories(tmp_path)
     run = open_run(tmp_path, anyway=True)
     audit.audit_teacher(run, data, ByPlace(5.0, 1.0, off_topic))  # type: ignore[arg-type]
     found = run_audits(run.folder)["teacher"]
@@ -315,6 +319,30 @@ def test_whatever_judges_is_audited_and_what_may_compare_in_both_orders(
     if kind == "pairwise":
         assert kept[kind]["position"]["first"]["value"] == (1.0 if rule is first_wins else 0.5)
         assert kept[kind]["position"]["consistent"]["value"] == (0.0 if rule is first_wins else 1.0)
+
+
+@pytest.mark.parametrize("kind", ["llm", "http", "pairwise"])
+@pytest.mark.parametrize(("rule", "refused"), [("topics", False), ("kinds", True)])
+def test_a_source_that_minds_no_topic_is_refused_but_for_one_that_compares(
+    kind: str, rule: str, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    category = {"sincere": "sarcasm", "sarcastic": "sarcasm", "male": "gender", "female": "gender"}
+
+    def rewards(group: Any) -> list[float]:
+        style = group.question.style
+        off = 1.0 if rule == "topics" else 5.0
+        return [5.0 if a.text == style else 1.0 if category[a.text] == category[style] else off for a in group.answers]
+
+    monkeypatch.setattr(audit, "CompositeReward", Source)
+    monkeypatch.setattr(Source, "rule", staticmethod(rewards))
+    monkeypatch.setattr(Source, "part", PARTS.get(kind, SimpleNamespace()))
+    run = open_run(tmp_path, anyway=True, reward=RewardConfig(sources=(RewardSourceConfig(kind=kind),)))
+    data = two_categories(tmp_path)
+    audit.audit_rewards(run, data, lambda given: [SimpleNamespace(style=query.style) for query in given])  # type: ignore[arg-type,misc]
+    found = run_audits(run.folder)[kind]
+    assert found["refused"] == (refused and kind != "pairwise")
+    off = {} if kind == "pairwise" else {"all": 0.5 if refused else 1.0}
+    assert {name: share["value"] for name, share in found["other_topic"].items() if name == "all"} == off
 
 
 @pytest.mark.parametrize("kind", ["llm", "pairwise"])

@@ -96,13 +96,11 @@ def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, l
 
 def off_topic_rows(gold: Sequence[AnswerRow]) -> list[AnswerRow]:
     """Return beside each gold answer one to a question of another category, in turn; none if there is one category."""
-    by_category: dict[str, list[AnswerRow]] = {}
-    for row in gold:
-        by_category.setdefault(row.category, []).append(row)
+    categories = dict.fromkeys(row.category for row in gold)
+    of_others = {category: [row for row in gold if row.category != category] for category in categories}
     made = []
     for number, row in enumerate(gold):
-        others = [other for category, own in by_category.items() if category != row.category for other in own]
-        if others:
+        if others := of_others[row.category]:
             other = others[number % len(others)]
             of_other = replace(row, text_stream=other.text_stream, answer_clip=other.answer_clip, transcript=None)
             made.append(replace(of_other, system=OFF_TOPIC, score=None, unscored="not judged yet", judge=""))
