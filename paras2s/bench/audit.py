@@ -110,7 +110,7 @@ class Audit:
             and any(
                 _reaches_chance(shares[style]) and not _is_nearer_right(shares[style])
                 for shares in (self.wrong_kind, self.other_topic)
-                if style in shares
+                if style in shares and shares[style].value is not None
             )
         ]
 

@@ -217,7 +217,8 @@ class ByPlace(Teacher):
         self.thirds = thirds
 
     def scores(self, requests: Any, on_progress: Any) -> list[Any]:
-        return [{request.style: self.thirds[3 * number // len(requests)]} for number, request in enumerate(requests)]
+        given = [(request.style, self.thirds[3 * number // len(requests)]) for number, request in enumerate(requests)]
+        return [{style: score} if score else Unscored("t", "no") for style, score in given]
 
 
 def two_categories(folder: Path) -> Manifest:
@@ -231,15 +232,16 @@ def two_categories(folder: Path) -> Manifest:
     return replace(data, queries=(*data.queries, *others), demonstrations=(*data.demonstrations, *shown))
 
 
-@pytest.mark.parametrize(("off_topic", "refused"), [(1.0, False), (5.0, True)])
+# 0: it leaves them without a score, which is no finding.
+@pytest.mark.parametrize(("off_topic", "refused"), [(1.0, False), (5.0, True), (0.0, False)])
 def test_a_teacher_that_minds_no_topic_is_refused(off_topic: float, refused: bool, tmp_path: Path) -> None:
     data = two_categories(tmp_path)
     run = open_run(tmp_path, anyway=True)
     audit.audit_teacher(run, data, ByPlace(5.0, 1.0, off_topic))  # type: ignore[arg-type]
     found = run_audits(run.folder)["teacher"]
-    assert (found["refused"], found["n_scored"]) == (refused, 3 * 4 * ENOUGH)
+    assert (found["refused"], found["n_scored"]) == (refused, (3 if off_topic else 2) * 4 * ENOUGH)
     assert sorted(found["at_chance"]) == (["female", "male", "sarcastic", "sincere"] if refused else [])
-    assert found["other_topic"]["all"]["value"] == (0.5 if refused else 1.0)
+    assert found["other_topic"]["all"]["value"] == {1.0: 1.0, 5.0: 0.5, 0.0: None}[off_topic]
     assert ("beside answers to another topic 0.50 (0.50 to 0.50), 8 of 8" in found["sentence"]) == refused
 
 
