@@ -61,6 +61,7 @@ def row(name: str, audit: Audit, seconds: float) -> list[str]:
         f"{audit.n_scored} of {audit.n_answers}",
         pearson,
         share_text(audit.wrong_kind[ALL]) if ALL in audit.wrong_kind else "none",
+        share_text(audit.other_topic[ALL]) if ALL in audit.other_topic else "none",
         ", ".join(styles),
         "none" if audit.commonest is None else f"{audit.commonest[0]}: {audit.commonest[1].value:.0%}",
         "by scores" if audit.position is None else share_text(audit.position.consistent),
@@ -70,8 +71,8 @@ def row(name: str, audit: Audit, seconds: float) -> list[str]:
 
 
 HEADER = [
-    "reading", "scored", "Pearson with the rubric", "gold above wrong", "by style", "commonest", "one verdict in both orders",
-    "s a verdict", "minutes",
+    "reading", "scored", "Pearson with the rubric", "gold above wrong", "above another topic", "wrong by style", "commonest",
+    "one verdict in both orders", "s a verdict", "minutes",
 ]  # fmt: skip
 
 

@@ -107,11 +107,7 @@ class Audit:
             style
             for style, count in self.contrasts.items()
             if count >= FEWEST_CONTRASTS
-            and any(
-                _reaches_chance(shares[style]) and not _is_nearer_right(shares[style])
-                for shares in (self.wrong_kind, self.other_topic)
-                if style in shares and shares[style].value is not None
-            )
+            and any(_reaches_chance(share) and not _is_nearer_right(share) for share in self._known_shares(style))
         ]
 
     @property
@@ -121,8 +117,13 @@ class Audit:
             style
             for style, count in self.contrasts.items()
             if count < FEWEST_CONTRASTS
-            or (_reaches_chance(self.wrong_kind[style]) and _is_nearer_right(self.wrong_kind[style]))
+            or any(_reaches_chance(share) and _is_nearer_right(share) for share in self._known_shares(style))
         ]
+
+    def _known_shares(self, style: str) -> list[Share]:
+        """Return the shares of gold above worse answers of both sorts that have any scores."""
+        parts = [part[style] for part in (self.wrong_kind, self.other_topic) if style in part]
+        return [share for share in parts if share.value is not None]
 
     @property
     def refused(self) -> bool:

@@ -231,6 +231,8 @@ def watch_head(node: Any) -> None:
     answered_at, reported = time.monotonic(), False
     while ray.is_initialized() and node is _node():
         if not _refusal(host.strip("[]"), int(port)):
+            if reported:
+                say(f"the head of the Ray cluster at {node.gcs_address} answers again")
             answered_at, reported = time.monotonic(), False
         missed_s = time.monotonic() - answered_at
         if missed_s > HEAD_PATIENCE_S and ray.is_initialized():

@@ -95,13 +95,18 @@ def demonstrated_rows(dataset: Manifest, most: int | None = None) -> dict[str, l
 
 
 def off_topic_rows(gold: Sequence[AnswerRow]) -> list[AnswerRow]:
-    """Return beside each gold answer one to a question of another category, in turn; none if there is one category."""
+    """Return beside each gold answer one to a question of another category; none if there is one category.
+
+    Each style takes the others' answers in turn: in turn over all styles, alternating ones would always meet the same style.
+    """
     categories = dict.fromkeys(row.category for row in gold)
     of_others = {category: [row for row in gold if row.category != category] for category in categories}
+    taken: Counter[str] = Counter()
     made = []
-    for number, row in enumerate(gold):
+    for row in gold:
         if others := of_others[row.category]:
-            other = others[number % len(others)]
+            other = others[taken[row.style] % len(others)]
+            taken[row.style] += 1
             of_other = replace(row, text_stream=other.text_stream, answer_clip=other.answer_clip, transcript=None)
             made.append(replace(of_other, system=OFF_TOPIC, score=None, unscored="not judged yet", judge=""))
     return made

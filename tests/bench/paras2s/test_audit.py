@@ -178,12 +178,16 @@ def test_demonstrations_are_gold_and_those_of_the_other_style_wrong():
     assert {row.contrast_id for row in demonstrated_rows(Manifest(Path(), tuple(queries), shown, ()), 1)["bad"]} == {"a"}
     assert off_topic_rows(rows["topline"]) == []
     of_gender = [
-        replace(row, query_id=f"g{n}", category="gender", answer_clip=f"g{n}.wav") for n, row in enumerate(rows["topline"])
+        replace(row, query_id=f"g{n}", category="gender", style=("male", "female")[n % 2], answer_clip=f"g{n}.wav")
+        for n, row in enumerate([*rows["topline"], *rows["topline"]])
     ]
     off = off_topic_rows([*rows["topline"], *of_gender])
-    assert [(row.query_id, row.answer_clip) for row in off] == [
-        ("a-sincere", "g0.wav"), ("a-sarcastic", "g1.wav"), ("b-sarcastic", "g2.wav"),
-        ("g0", "answers/a-sincere.wav"), ("g1", "answers/a-sarcastic.wav"), ("g2", "answers/b-sarcastic.wav"),
+    # Styles alternate, and still each meets both of the other category.
+    assert [(row.style, row.answer_clip) for row in off] == [
+        ("sincere", "g0.wav"), ("sarcastic", "g0.wav"), ("sarcastic", "g1.wav"),
+        ("male", "answers/a-sincere.wav"), ("female", "answers/a-sincere.wav"),
+        ("male", "answers/a-sarcastic.wav"), ("female", "answers/a-sarcastic.wav"),
+        ("male", "answers/b-sarcastic.wav"), ("female", "answers/b-sarcastic.wav"),
     ]  # fmt: skip
     assert {row.system for row in off} == {"off_topic"}
 
